@@ -1,0 +1,144 @@
+# mlxfast: `make` builds the programs, `make test` runs the unit tests, `make SAN=1` builds all of it
+# with ASan and UBSan, `make fuzz` builds the fuzz targets, `make ARCH=aarch64` cross-builds.
+# Everything goes to $(BUILD); nothing is written beside the sources.
+
+ARCH ?= native
+BUILD ?= build$(if $(SAN),/san)$(if $(filter-out native,$(ARCH)),/$(ARCH))
+OPT ?= -O2
+PKG_CONFIG ?= pkg-config
+
+ifneq ($(CUDA),)
+$(error make CUDA=1 is reserved: the CUDA backend is not part of this version)
+endif
+
+ifeq ($(ARCH),aarch64)
+CC = aarch64-linux-gnu-gcc
+SYSROOT ?= build/sysroot-aarch64
+PKG_CFLAGS := -I$(SYSROOT)/usr/include -I$(SYSROOT)/usr/include/aarch64-linux-gnu
+PKG_LIBS := -L$(SYSROOT)/usr/lib/aarch64-linux-gnu -l:libjansson.a -l:libcrypto.a -l:libpcre2-8.a -ldl
+LDFLAGS += -static
+MACHINE := aarch64
+else
+PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags jansson libcrypto libpcre2-8 2>/dev/null)
+PKG_LIBS := $(shell $(PKG_CONFIG) --libs jansson libcrypto libpcre2-8 2>/dev/null || echo -ljansson -lcrypto -lpcre2-8)
+MACHINE := $(shell uname -m)
+endif
+
+WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wpointer-arith -Werror
+# No contraction: every fused multiply-add in the arithmetic is written as one.
+CFLAGS += -std=gnu11 $(OPT) -g $(WARN) -ffp-contract=off -fno-strict-aliasing -D_GNU_SOURCE -Isrc $(PKG_CFLAGS)
+LIBS = $(PKG_LIBS) -lpthread -lm
+ifneq ($(SAN),)
+CFLAGS += -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -DMLXFAST_DEBUG
+LDFLAGS += -fsanitize=address,undefined
+endif
+
+find_c = $(sort $(shell find $(1) -name '*.c' 2>/dev/null))
+
+# Instruction sets: a file whose name ends so is compiled for it, and only where it can be.
+ISA_X86 := _avx2.c _avx512.c
+ISA_ARM := _neon.c
+ifeq ($(MACHINE),x86_64)
+SKIP_ISA := $(ISA_ARM)
+else ifeq ($(MACHINE),aarch64)
+SKIP_ISA := $(ISA_X86)
+else
+SKIP_ISA := $(ISA_X86) $(ISA_ARM)
+endif
+
+objects = $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(addprefix %,$(SKIP_ISA)),$(call find_c,$(1))))
+BASE_O := $(call objects,src/base)
+WIRE_O := $(call objects,src/wire)
+JUDGE_O := $(call objects,src/judge)
+ENGINE_O := $(call objects,src/engine)
+
+BASE_A := $(BUILD)/lib/base.a
+WIRE_A := $(BUILD)/lib/wire.a
+JUDGE_A := $(BUILD)/lib/judge.a
+ENGINE_A := $(BUILD)/lib/engine.a
+
+JUDGE_PROGRAMS := benchd record-correctness-golden
+ENGINE_PROGRAMS := bench-worker
+PROGRAMS := $(addprefix $(BUILD)/,$(JUDGE_PROGRAMS) $(ENGINE_PROGRAMS))
+
+UNIT_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
+UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_SOURCES))
+# Engines for the judge's tests: one C file, one program.
+TEST_ENGINES := $(patsubst tests/engines/%.c,$(BUILD)/engines/%,$(sort $(wildcard tests/engines/*.c)))
+# Developer programs: tools/<name>.c
+TOOLS := $(patsubst tools/%.c,$(BUILD)/tools/%,$(sort $(wildcard tools/*.c)))
+FUZZERS := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+
+.PHONY: all tests engines tools unit fuzz clean format format-check
+.DELETE_ON_ERROR:
+all: $(PROGRAMS)
+tests: $(UNIT_TESTS) engines
+engines: $(TEST_ENGINES)
+tools: $(TOOLS)
+fuzz: $(FUZZERS)
+
+$(BUILD)/%_avx2.o: ISA_FLAGS = -mavx2 -mfma -mf16c
+$(BUILD)/%_avx512.o: ISA_FLAGS = -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx512vnni -mavx512vbmi
+$(BUILD)/src/engine/compute/%.o: OPT = -O3
+
+$(BUILD)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(ISA_FLAGS) -MMD -MP -c $< -o $@
+
+define archive
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(AR) rcs $@ $^
+endef
+$(BASE_A): $(BASE_O)
+	$(archive)
+$(WIRE_A): $(WIRE_O)
+	$(archive)
+$(JUDGE_A): $(JUDGE_O)
+	$(archive)
+$(ENGINE_A): $(ENGINE_O)
+	$(archive)
+
+$(addprefix $(BUILD)/,$(JUDGE_PROGRAMS)): $(BUILD)/%: $(BUILD)/src/programs/%.o $(JUDGE_A) $(WIRE_A) $(BASE_A)
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+$(addprefix $(BUILD)/,$(ENGINE_PROGRAMS)): $(BUILD)/%: $(BUILD)/src/programs/%.o $(ENGINE_A) $(WIRE_A) $(BASE_A)
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+
+$(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(JUDGE_A) $(ENGINE_A) $(WIRE_A) $(BASE_A)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) $(if $(filter aarch64,$(ARCH)),-l:libcmocka-static.a,-lcmocka) -o $@
+$(BUILD)/engines/%: $(BUILD)/tests/engines/%.o $(WIRE_A) $(BASE_A)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+$(BUILD)/tools/%: $(BUILD)/tools/%.o $(ENGINE_A) $(WIRE_A) $(BASE_A)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+
+# Fuzz targets are built with clang's libFuzzer, library sources included, in their own objects.
+FUZZ_CC ?= clang
+FUZZ_FLAGS = -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
+	-ffp-contract=off -fno-strict-aliasing -D_GNU_SOURCE -DMLXFAST_DEBUG -Isrc $(PKG_CFLAGS)
+FUZZ_O := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(call find_c,src/base src/wire src/judge src/engine/checkpoint src/engine/text))
+$(BUILD)/fuzz/obj/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(FUZZ_CC) $(FUZZ_FLAGS) -MMD -MP -c $< -o $@
+$(BUILD)/lib/fuzz.a: $(FUZZ_O)
+	$(archive)
+$(BUILD)/fuzz/%: $(BUILD)/fuzz/obj/tests/fuzz/%.o $(BUILD)/lib/fuzz.a
+	@mkdir -p $(@D)
+	$(FUZZ_CC) $(FUZZ_FLAGS) $^ $(LIBS) -o $@
+
+unit: $(UNIT_TESTS)
+	@for t in $(UNIT_TESTS); do $$t || exit 1; done
+
+FORMATTED = $(shell git ls-files '*.c' '*.h')
+format:
+	clang-format -i $(FORMATTED)
+format-check:
+	clang-format --dry-run -Werror $(FORMATTED)
+
+clean:
+	rm -rf $(BUILD)
+
+.SECONDARY:
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

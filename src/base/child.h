@@ -1,0 +1,66 @@
+/* Child processes with pipes, each in its own process group; reads with deadlines and length
+ * limits. Teardown kills the whole group, so nothing is left behind. */
+#ifndef MLXFAST_BASE_CHILD_H
+#define MLXFAST_BASE_CHILD_H
+
+#include "base/buffer.h"
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct child; /* opaque: pid, group, pipes, buffers, the stderr thread */
+
+struct child_options {
+    const char *const *argv;       /* NULL-terminated; argv[0] is the path */
+    const char *const *envp;       /* NULL-terminated "NAME=value", the complete environment */
+    const char *working_directory; /* NULL: inherit */
+    /* Called for each stderr line (no newline, at most 65536 bytes) on the reader's thread; may be
+     * NULL. */
+    void (*on_stderr_line)(void *context, const char *line, size_t length);
+    void *context;
+};
+
+/* Starts the child in a new process group with PR_SET_PDEATHSIG, default signal mask and
+ * dispositions, no inherited descriptors but 0, 1, 2. Error SPAWN-FAILED (also when exec fails:
+ * reported through a close-on-exec pipe). */
+bool child_start(const struct child_options *options, struct child **out, struct error *err);
+
+/* Writes all of data to the child's stdin before deadline_ns (clock_now_ns scale). Errors:
+ * ENGINE-WRITE-TIMEOUT, ENGINE-CLOSED (EPIPE). */
+bool child_write(struct child *c, const void *data, size_t length, int64_t deadline_ns,
+                 struct error *err);
+
+enum child_read_result {
+    CHILD_READ_LINE,
+    CHILD_READ_EOF,
+    CHILD_READ_TIMEOUT,
+    CHILD_READ_TOO_LONG,
+    CHILD_READ_ERROR
+};
+/* Reads one line (without \n and a preceding \r) from stdout into a buffer that the child owns and
+ * that is valid until the next read. A line longer than limit bytes is CHILD_READ_TOO_LONG. */
+enum child_read_result child_read_line(struct child *c, size_t limit, int64_t deadline_ns,
+                                       const char **line, size_t *length, struct error *err);
+
+/* Ends it: closes stdin, gives the child grace_ms to exit by itself, then SIGKILLs the group and
+ * reaps it; the group is killed in any case, so that no grandchild holds the pipes. The stderr
+ * reader is joined (at most 500 ms of further output). Returns the wait status text, such as
+ * "exit status 3" or "signal 9 (Killed)". Safe to call twice; child_free ends it if needed. */
+const char *child_end(struct child *c, int grace_ms);
+bool child_exited_normally(const struct child *c); /* after child_end: by itself, status 0 */
+pid_t child_pid(const struct child *c);
+/* Peak resident memory of the reaped child in bytes (wait4), 0 before child_end. */
+uint64_t child_peak_rss(const struct child *c);
+void child_free(struct child *c);
+
+/* Interrupt: the first SIGINT/SIGTERM/SIGHUP after interrupt_install sets a flag and makes every
+ * child_read_line / child_write return at once with error INTERRUPTED. */
+void interrupt_install(void);
+bool interrupt_requested(void);
+/* For tests: clears the flag. */
+void interrupt_reset(void);
+
+#endif

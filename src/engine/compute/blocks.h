@@ -1,0 +1,130 @@
+/* Blocks: what a model is written against, and what a backend (cpu, later cuda) implements whole.
+ *
+ * The backend holds the residual stream x: R rows of `hidden` values at absolute positions
+ * pos0 .. pos0+R-1 (1 <= R <= max_rows). Each block reads and updates it in place. One arithmetic
+ * is law (numerics.md): a row's result is the same bits for any R, any number of threads, any
+ * instruction set. Nothing here allocates after compute_new and kv_layer_new.
+ *
+ * Weights stay where the checkpoint has them (mapped, possibly unaligned); a backend may repack at
+ * compute_prepare_* time, values unchanged. */
+#ifndef MLXFAST_ENGINE_COMPUTE_BLOCKS_H
+#define MLXFAST_ENGINE_COMPUTE_BLOCKS_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum activations {
+    ACTIVATIONS_BF16, /* the model's arithmetic: rounded to bf16 where laguna.md section 8 says */
+    ACTIVATIONS_F32   /* no rounding to bf16 anywhere: for comparison with float32 oracles */
+};
+
+enum weight_format { WEIGHT_BF16, WEIGHT_NVFP4 };
+
+/* A linear layer y = x W^T, W is [out, in], row-major. */
+struct weight_matrix {
+    enum weight_format format;
+    int out, in;
+    const void *data;      /* bf16: uint16 [out, in]; nvfp4: packed codes, uint32 [out, in/8] */
+    const uint8_t *scales; /* nvfp4: E4M3 [out, in/16] */
+};
+
+/* Rotary table for one kind of layer. dim rotary dimensions (even, <= head_dim), pairs
+ * (i, i + dim/2). cosine and sine are [positions, dim/2] float32. input_scale multiplies the rotary
+ * dimensions of q and k, rounded to bf16, before rotation (the "derived" YaRN magnitude); 1 = none.
+ */
+struct rope_table {
+    int dim;
+    int64_t positions;
+    const float *cosine, *sine;
+    float input_scale;
+};
+
+struct attention_block {
+    int heads, kv_heads, head_dim;
+    int window; /* keys p-window+1 .. p; 0 = full */
+    float eps;
+    const uint16_t *input_norm;      /* bf16 [hidden] */
+    const uint16_t *q_norm, *k_norm; /* bf16 [head_dim] */
+    struct weight_matrix q, k, v,
+        o;                     /* q: [heads*head_dim, hidden] ... o: [hidden, heads*head_dim] */
+    struct weight_matrix gate; /* [heads, hidden]: softplus gate per head */
+    const struct rope_table *rope;
+};
+
+struct mlp_weights { /* down( silu(gate(m)) * up(m) ) */
+    struct weight_matrix gate, up, down;
+};
+
+struct ffn_block {
+    float eps;
+    const uint16_t *norm; /* bf16 [hidden]: post-attention norm */
+    bool sparse;
+    struct mlp_weights dense; /* when !sparse */
+    /* when sparse */
+    int experts, top_k;
+    bool normalize_top_k;
+    float routed_scale;
+    struct weight_matrix router;      /* bf16 [experts, hidden] */
+    const float *selection_bias;      /* [experts], used for selection only; may be unaligned */
+    const struct mlp_weights *expert; /* [experts] */
+    bool has_shared;
+    struct mlp_weights shared;
+};
+
+struct head_block {
+    float eps;
+    const uint16_t *norm;        /* bf16 [hidden] */
+    struct weight_matrix output; /* [vocab, hidden] */
+};
+
+struct compute_options {
+    int threads;     /* 0: one per available core */
+    const char *cpu; /* "portable", "avx2", "avx512", "neon"; NULL: MLXFAST_CPU, else the best */
+    enum activations activations;
+};
+
+/* The largest sizes the blocks will have: scratch is allocated once from them. */
+struct compute_shape {
+    int max_rows, hidden, vocab;
+    int max_heads, max_kv_heads, head_dim;
+    int max_ffn_width; /* dense, shared and expert widths */
+    int max_experts, max_top_k;
+};
+
+struct compute;  /* a backend instance: threads, scratch, the stream x */
+struct kv_layer; /* keys and values of one layer; slot of position p is p % capacity */
+
+/* Errors: CPU-UNSUPPORTED (an instruction set that this machine lacks or an unknown name),
+ * OUT-OF-MEMORY. */
+bool compute_new(const struct compute_options *options, const struct compute_shape *shape,
+                 struct compute **out, struct error *err);
+void compute_free(struct compute *c);
+const char *compute_name(const struct compute *c);     /* "cpu avx512, 2 threads" */
+const char *compute_cpu_name(const struct compute *c); /* "avx512" */
+int compute_threads(const struct compute *c);
+
+/* capacity must be at least window + max_rows - 1 for sliding layers, the context for full ones. */
+bool kv_layer_new(struct compute *c, int kv_heads, int head_dim, int64_t capacity,
+                  struct kv_layer **out, struct error *err);
+void kv_layer_free(struct kv_layer *kv);
+size_t kv_layer_bytes(const struct kv_layer *kv);
+
+/* x[r] = table[ids[r]]; ids are checked by the caller. table is bf16. */
+void compute_embed(struct compute *c, const struct weight_matrix *table, const int32_t *ids,
+                   int rows);
+/* x += attention(norm(x)); writes the rows' keys and values at pos0.. of kv. */
+void compute_attention(struct compute *c, const struct attention_block *b, struct kv_layer *kv,
+                       int64_t pos0, int rows);
+/* x += ffn(norm(x)). */
+void compute_ffn(struct compute *c, const struct ffn_block *b, int rows);
+/* logits[i] = head(norm(x[first_row + i])), i = 0 .. rows-1, float32 [rows, vocab] (values are bf16
+ * in ACTIVATIONS_BF16). */
+void compute_head(struct compute *c, const struct head_block *b, int first_row, int rows,
+                  float *logits);
+/* Copies stream rows out as float32 [rows, hidden] (taps of a drafter, tests). */
+void compute_read_rows(const struct compute *c, int first_row, int rows, float *out);
+
+#endif

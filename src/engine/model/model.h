@@ -1,0 +1,63 @@
+/* Model families: how a checkpoint's model_type becomes something that can be run.
+ *
+ * A model is opened once (weights mapped, checked, bound by name) and is then immutable; all state
+ * of a request lives in a session (engine/decode/session.h). */
+#ifndef MLXFAST_ENGINE_MODEL_MODEL_H
+#define MLXFAST_ENGINE_MODEL_MODEL_H
+
+#include "base/error.h"
+#include "engine/compute/blocks.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum yarn_magnitude { YARN_ATTENTION_FACTOR, YARN_DERIVED }; /* laguna.md section 5.3 */
+
+struct model_options {
+    struct compute_options compute;
+    enum yarn_magnitude yarn_magnitude;
+    int64_t context; /* positions to serve; 0: min(config maximum, 8192) */
+    int max_rows;    /* rows of one forward; 0: 256 */
+};
+
+struct model; /* opaque: the checkpoint, the bound weights, the backend */
+
+/* Sizes of an opened model that callers need. */
+struct model_info {
+    const char *family, *model_type;
+    int vocab, hidden, layers;
+    int64_t context;
+    int max_rows;
+    int32_t eos[16]; /* stop set: config's eos_token_id (one or several), generation_config's too */
+    int eos_count;
+    int32_t bos;              /* -1: none */
+    uint64_t weight_bytes;    /* tensor bytes */
+    uint64_t bytes_per_token; /* weight bytes that decoding one token reads (KV excluded) */
+    const char
+        *choices; /* what was chosen at load, one line: "yarn magnitude 1 (attention_factor)" */
+};
+
+/* Errors: UNKNOWN-MODEL-TYPE, CONFIG-INVALID, INVENTORY-MISMATCH, and the checkpoint's. */
+bool model_open(const char *folder, const struct model_options *options, struct model **out,
+                struct error *err);
+void model_close(struct model *m);
+const struct model_info *model_get_info(const struct model *m);
+struct compute *model_compute(struct model *m);
+
+/* The state of one sequence: a KV layer per attention layer. position = rows written. */
+struct model_state;
+bool model_state_new(struct model *m, struct model_state **out, struct error *err);
+void model_state_free(struct model_state *s);
+/* Moves the position back (or to 0); rows beyond it are forgotten. n within what the ring keeps. */
+void model_state_rewind(struct model_state *s, int64_t position);
+int64_t model_state_position(const struct model_state *s);
+size_t model_state_bytes(const struct model_state *s);
+
+/* Runs ids[0..rows) at the state's position (rows <= max_rows, all ids in the vocabulary, position
+ * + rows <= context: CONTEXT-EXCEEDED otherwise) and advances it. The last `logit_rows` rows'
+ * logits go to logits [logit_rows, vocab]; 0 skips the head. */
+bool model_forward(struct model *m, struct model_state *s, const int32_t *ids, int rows,
+                   int logit_rows, float *logits, struct error *err);
+
+#endif

@@ -1,0 +1,55 @@
+/* The judge's side of the wire: one engine process, one request at a time, every reply checked in
+ * the order of engine-protocol.md section 6, every read with a deadline and a length limit. Any
+ * failure discards the session: later calls fail with SessionDiscarded.
+ *
+ * Error names are the spec's (section 11): Io, Json, Protocol, NonceMismatch, Engine,
+ * CompletedWorkMismatch, AllocatorCacheNotDrained, TokenMismatch, SessionDiscarded,
+ * CapabilityNotAdvertised, FreeRunConsistency, RunTimeout, RunTimeoutBudgetInvalid,
+ * SpecEchoDivergence, SpecModeNotRunnable, BatchEchoDivergence, BatchWidthExceedsEngineMax,
+ * GateRejected; and ours for what the original left unbounded: HelloTimeout, ReadTimeout,
+ * LineTooLong, EngineExited, Interrupted. */
+#ifndef MLXFAST_JUDGE_CLIENT_H
+#define MLXFAST_JUDGE_CLIENT_H
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "wire/wire.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct client_options {
+    const char *engine;           /* path */
+    const char *weights;          /* folder */
+    const char *const *resources; /* NAME=PATH, NULL-terminated; may be NULL */
+    bool speculative_v1_1;        /* --speculative-protocol v1.1 */
+    const char *yarn_magnitude;   /* passed as BENCH_WORKER_YARN_MAGNITUDE; NULL: not set */
+    bool echo_stderr;             /* local runs */
+    double hello_seconds, reply_seconds, barrier_seconds; /* deadlines; 0: defaults 600, 600, 60 */
+};
+
+struct client;
+bool client_start(const struct client_options *o, struct client **out, struct error *err);
+const struct wire_response *client_hello(const struct client *c); /* valid until client_free */
+bool client_has_capability(const struct client *c, const char *name);
+
+/* Sends one request (id is filled in) and reads its checked reply, valid until the next call.
+ * deadline_seconds 0: the default of its kind. elapsed_ns (may be NULL) is the round trip on the
+ * judge's clock, from just before the write to just after the line was read. */
+bool client_call(struct client *c, struct wire_request *request, double deadline_seconds,
+                 const struct wire_response **reply, int64_t *elapsed_ns, struct error *err);
+
+/* Closes the open phase: phase_diagnostics with the drain and completed_work checks. timed steps
+ * issued since the last barrier are counted by client_call. For free-run phases pass the expected
+ * count (rounds + 1) instead of -1. */
+bool client_barrier(struct client *c, int64_t expected_work, const struct wire_response **reply,
+                    struct error *err);
+
+/* Engine stderr kept by the parent (redacted, at most 64 KiB): for local messages only. */
+const char *client_stderr_tail(struct client *c);
+uint64_t client_peak_rss(const struct client *c); /* after client_free's wait: see client_end */
+void client_end(struct client *c);                /* closes pipes, kills the group, reaps */
+void client_free(struct client *c);
+
+#endif

@@ -1,0 +1,100 @@
+/* The track's contract (--contract FILE): read once, hashed, checked whole, then immutable.
+ *
+ * Every scored value comes from here (contract-and-scoring.md section 1). Groups are all or
+ * nothing. A field that is not declared is absent, and the resolver that needs it refuses by the
+ * spec's name. Unknown keys are refused (CONTRACT-UNKNOWN-KEY) unless they are on the list of known
+ * engine-side keys or end in "_note". */
+#ifndef MLXFAST_JUDGE_CONTRACT_H
+#define MLXFAST_JUDGE_CONTRACT_H
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/sha256.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct contract_pool_entry {
+    char sha256[SHA256_HEX];
+    uint64_t bytes;             /* 0: not declared */
+    double noop_decode_speedup; /* 0: not declared */
+    const char *path;           /* r2_path or path; NULL: not declared */
+};
+
+struct contract {
+    struct arena arena;
+    const char *path;
+    char sha256[SHA256_HEX]; /* of the raw bytes */
+    json_t *json;
+
+    const char *track_id, *track_name;
+    bool has_official_scoring_enabled, official_scoring_enabled;
+    const char *allowed_modes[8];
+    size_t allowed_mode_count; /* absent: serial, mtp */
+    struct contract_pool_entry *pool;
+    size_t pool_count;
+
+    bool has_official_pairs;
+    uint32_t official_pairs;
+    bool combine_mean; /* official_pair_combine == "mean" */
+    bool has_scores_against_live_control_leg, scores_against_live_control_leg;
+    bool has_paired_flow_retired, paired_flow_retired;
+    bool has_token_tolerance;
+    int64_t token_tolerance_per_thousand;
+    bool has_near_tie_gap;
+    double near_tie_relative_gap;
+
+    bool has_decode_floor, has_prefill_floor;
+    double decode_speedup_floor, prefill_speedup_floor;
+
+    bool has_regime; /* scored_batch_size with both exponents */
+    bool has_scored_batch_size;
+    uint32_t scored_batch_size;
+    double prefill_gain_exponent, decode_gain_exponent;
+
+    bool has_official_baseline;
+    double official_baseline_prefill, official_baseline_decode; /* seconds per token */
+
+    bool has_bands;
+    double prefill_band_up, prefill_band_down, decode_band_up, decode_band_down;
+    bool prefill_band_down_enabled, decode_band_down_enabled;
+
+    bool has_weights;
+    double score_decode_weight, score_prefill_weight;
+
+    bool has_window;
+    int64_t correctness_steps, benchmark_decode_steps, local_submit_benchmark_decode_steps;
+    int64_t official_prefill_warmup_runs;
+
+    bool has_model;
+    const char *golden_model_type;
+    int64_t vocab_size, num_hidden_layers, seed_tokens;
+
+    bool has_target_pin;
+    const char *target_model_id, *target_revision;
+    bool has_hidden_golden;
+    char hidden_golden_sha256[SHA256_HEX];
+    uint64_t hidden_golden_bytes;
+
+    const char *yarn_magnitude; /* "attention_factor" | "derived" | NULL: not declared */
+};
+
+/* Errors: IO, CONTRACT-INVALID (shape, range, half-declared group; field and value named),
+ * CONTRACT-UNKNOWN-KEY. track_env is the value of MLXFAST_QWEN_MTP_TRACK_ID / MLXFAST_TRACK_ID or
+ * NULL; a value that disagrees with the contract is TRACK-ID-MISMATCH. */
+bool contract_load(const char *path, const char *track_env, struct contract **out,
+                   struct error *err);
+void contract_free(struct contract *c);
+
+/* Resolvers: false with the spec's refusal name when the group is not declared. */
+bool contract_require_window(const struct contract *c, struct error *err);
+bool contract_require_model(const struct contract *c, struct error *err);
+bool contract_require_weights(const struct contract *c, struct error *err);
+bool contract_require_floors(const struct contract *c, struct error *err);
+
+/* metrics.contract_sources: the eight keys with "contract" or "device"; a new reference. */
+json_t *contract_sources(const struct contract *c);
+
+#endif

@@ -1,0 +1,28 @@
+/* Sealing: score.json, its .sha256 sidecar and the integrity file, each whole or not at all. */
+#ifndef MLXFAST_JUDGE_SEAL_H
+#define MLXFAST_JUDGE_SEAL_H
+
+#include "base/error.h"
+#include "judge/score.h"
+
+#include <stdint.h>
+
+/* The integrity record (section 2), NULL texts are written as "". Paths are published relative to
+ * the working directory where they lie below it, else as their base name. */
+struct seal_inputs {
+    const char *score_path;
+    const char *weights_path, *weights_sha256;
+    uint64_t weights_file_count, weights_byte_count;
+    const char *golden_path, *golden_sha256;
+    const char *transform_source_sha256;
+    const char *candidate_executable, *benchd_executable; /* hashed here */
+    const char *sandbox;
+    bool local_iterate; /* chooses benchmark-integrity.local-iterate.json */
+};
+bool seal_write(struct score_document *d, const struct seal_inputs *in, struct error *err);
+
+/* Text from an engine or the system on its way into an artifact: control bytes, absolute paths,
+ * URLs, addresses, host names, credentials (engine-protocol.md section 9), at most 2048 bytes. */
+void seal_scrub(const char *text, struct buffer *out);
+
+#endif
