@@ -1,0 +1,169 @@
+"""Builds and runs every test, one stage after the other, and counts. Used by ./check.
+
+Each stage prints one line; the output of a stage that fails is shown whole. Logs stay under
+build/check/. The last line is `N passed, N failed, N skipped`; exit 0 only when nothing failed and
+something passed."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+LOGS = ROOT / "build" / "check"
+JOBS = str(os.cpu_count() or 2)
+passed = failed = skipped = 0
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def run(name, command, env=None, timeout=1800):
+    """Runs a command with its output in a log; (exit code, output)."""
+    log = LOGS / (re.sub(r"[^A-Za-z0-9._-]+", "-", name) + ".log")
+    started = time.monotonic()
+    with open(log, "w+", errors="replace") as out:
+        try:
+            code = subprocess.run(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT,
+                                  stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})},
+                                  timeout=timeout).returncode
+        except subprocess.TimeoutExpired:
+            out.write(f"\ntime limit of {timeout} s reached\n")
+            code = 124
+        out.seek(0)
+        text = out.read()
+    return code, text, time.monotonic() - started
+
+
+def stage(name, ok, counts, seconds, text):
+    global passed, failed, skipped
+    p, f, s = counts
+    if not ok and f == 0:
+        f = 1
+    passed, failed, skipped = passed + p, failed + f, skipped + s
+    skip = f", {s} skipped" if s else ""
+    say(f"{'ok  ' if ok else 'FAIL'} {name}: {p} passed, {f} failed{skip} ({seconds:.1f} s)")
+    if not ok:
+        say(text[-12000:])
+
+
+def build(name, arguments, env=None):
+    """A build is a stage of its own; False stops the stages that need it."""
+    code, text, seconds = run(name, ["make", "-j", JOBS, *arguments], env)
+    stage(name, code == 0, (1 if code == 0 else 0, 0, 0), seconds, text)
+    return code == 0
+
+
+def cmocka(name, folder, prefix=(), env=None, only=None):
+    """Runs unit test programs and adds up cmocka's own counts."""
+    total = [0, 0, 0]
+    ok, seconds, texts = True, 0.0, []
+    programs = sorted((folder / "tests").glob("test_*"))
+    programs = [p for p in programs if p.suffix == "" and (only is None or p.name in only)]
+    for program in programs:
+        code, text, used = run(f"{name}-{program.name}", [*prefix, str(program)], env)
+        seconds += used
+        done = sum(int(n) for n in re.findall(r"\[  PASSED  \] (\d+) test", text))
+        bad = sum(int(n) for n in re.findall(r"\[  FAILED  \] *\w*:? *(\d+) test", text))
+        skips = len(re.findall(r"\[  SKIPPED \] \w+", text.split("[==========]")[-2]
+                               if "[==========]" in text else text))
+        total[0] += done
+        total[2] += skips
+        if code != 0 or done == 0:
+            ok = False
+            total[1] += max(bad, 1)
+            texts.append(f"--- {program.name} (exit {code})\n{text[-6000:]}")
+    if not programs:
+        ok = False
+        texts.append(f"no unit test was built in {folder}/tests")
+    stage(name, ok, total, seconds, "\n".join(texts))
+
+
+def pytest(name, arguments, env=None):
+    code, text, seconds = run(name, ["/usr/bin/python3", "-m", "pytest", "-q", "-rs", "-p",
+                                     "no:cacheprovider", *arguments], env)
+    last = text.strip().splitlines()[-1] if text.strip() else ""
+    count = lambda word: sum(int(n) for n in re.findall(rf"(\d+) {word}", last))
+    counts = (count("passed"), count("failed") + count("error"), count("skipped"))
+    stage(name, code == 0 and counts[0] > 0, counts, seconds, text)
+    for line in text.splitlines():
+        if line.startswith("SKIPPED"):
+            say("     " + line)
+
+
+def fuzz_replay():
+    """Each fuzz target runs its kept corpus once: yesterday's findings stay fixed."""
+    if not shutil.which("clang"):
+        return say("skip fuzz targets: clang is not installed")
+    if not build("build-fuzz", ["fuzz"]):
+        return
+    for target in sorted((ROOT / "build" / "fuzz").glob("fuzz_*")):
+        if target.suffix or not target.is_file():
+            continue
+        corpus = ROOT / "tests" / "fuzz" / "corpus" / target.name.removeprefix("fuzz_")
+        files = sorted(str(p) for p in corpus.rglob("*") if p.is_file())
+        code, text, seconds = run(target.name, [str(target), "-rss_limit_mb=4096", *files])
+        ok = code == 0 and len(files) > 0
+        stage(f"{target.name} (corpus)", ok, (len(files) if ok else 0, 0, 0), seconds,
+              text if files else f"no corpus in {corpus}")
+
+
+def aarch64():
+    """The NEON kernels and the arm64 programs, under an emulator."""
+    emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+    if not emulator or not shutil.which("aarch64-linux-gnu-gcc"):
+        return say("skip aarch64: qemu-user or the cross compiler is not installed")
+    code, text, seconds = run("sysroot", ["tools/fetch-sysroot-aarch64"])
+    if code == 3:
+        return say("skip aarch64: " + text.strip().splitlines()[-1])
+    if code != 0:
+        return stage("sysroot", False, (0, 1, 0), seconds, text)
+    if not build("build-aarch64", ["ARCH=aarch64", "all", "tests"]):
+        return
+    libraries = ROOT / "build" / "sysroot-aarch64" / "usr" / "lib" / "aarch64-linux-gnu"
+    prefix = [emulator, "-L", "/usr/aarch64-linux-gnu", "-E",
+              f"LD_LIBRARY_PATH={libraries}:/usr/aarch64-linux-gnu/lib"]
+    cmocka("unit-aarch64", ROOT / "build" / "aarch64", prefix,
+           {"MLXFAST_TEST_QUICK": "1"},
+           only={"test_elementary", "test_kernels", "test_blocks", "test_formats", "test_rope",
+                 "test_laguna"})
+    pytest("neon-bits", ["tests/cli/test_one_arithmetic.py"],
+           {"MLXFAST_AARCH64_WORKER": str(ROOT / "build" / "aarch64" / "bench-worker"),
+            "MLXFAST_AARCH64_EMULATOR": emulator})
+
+
+def main():
+    fast = "--fast" in sys.argv[1:]
+    unknown = [a for a in sys.argv[1:] if a != "--fast"]
+    if unknown:
+        print(f"check: unknown argument '{unknown[0]}'", file=sys.stderr)
+        return 2
+    LOGS.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    if build("build", ["all", "tests", "engines", "tools"]):
+        code, text, seconds = run("format", ["make", "format-check"])
+        version = subprocess.run(["clang-format", "--version"], capture_output=True, text=True).stdout
+        if " 14." in version:
+            stage("format", code == 0, (1 if code == 0 else 0, 0, 0), seconds, text)
+        else:
+            say(f"skip format: the style is that of clang-format 14, here is {version.strip()}")
+        cmocka("unit", ROOT / "build")
+        pytest("programs", ["tests/cli"])
+    if not fast:
+        if build("build-sanitizers", ["SAN=1", "all", "tests", "engines"]):
+            cmocka("unit-sanitizers", ROOT / "build" / "san", env={"MLXFAST_TEST_QUICK": "1"})
+            pytest("programs-sanitizers", ["tests/cli", "-k", "malformed or refus or worker"],
+                   {"BUILD": str(ROOT / "build" / "san"), "MLXFAST_TEST_QUICK": "1"})
+        fuzz_replay()
+        aarch64()
+    say(f"total {time.monotonic() - started:.0f} s")
+    say(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
+    return 0 if failed == 0 and passed > 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
