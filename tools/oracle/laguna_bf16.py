@@ -201,8 +201,8 @@ class Laguna:
         d = int(x.shape[-1] * rope.get("partial_rotary_factor", 1.0))
         inv_freq = inverse_frequencies(rope, d).astype(n)
         angle = ar.mul(np.arange(x.shape[0]).astype(n)[:, None], inv_freq[None, :])
-        cos = np.cos(angle.astype(np.float64)).astype(n)[:, None, :]
-        sin = np.sin(angle.astype(np.float64)).astype(n)[:, None, :]
+        cos = np.vectorize(math.cos)(angle.astype(np.float64)).astype(n)[:, None, :]
+        sin = np.vectorize(math.sin)(angle.astype(np.float64)).astype(n)[:, None, :]
         rot = x[..., :d]
         if rope.get("rope_type", "default") == "yarn":
             if self.yarn == "derived":

@@ -279,6 +279,7 @@ def write_checkpoint(folder, config, tensors, shards):
     for i, part in enumerate(parts):
         file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
         save_file({n: tensors[n].contiguous() for n in part}, os.path.join(folder, file), {"format": "mlx"})
+        os.chmod(os.path.join(folder, file), 0o644)
         weight_map.update({n: file for n in part})
     logical = sum(t.numel() * (8 if t.dtype == torch.uint32 else 1) for n, t in tensors.items() if not n.endswith(".scales"))
     write_json(
