@@ -1,6 +1,6 @@
 /* JSON, strictly: jansson behind a few rules. No duplicate keys, no trailing bytes, no NaN or
- * Infinity, no lone surrogates, no BOM, no U+0000 in keys, depth limited before parsing (constant
- * stack). Getters give errors that name the file and the field's path. */
+ * Infinity, no lone surrogates, no BOM, no U+0000 in keys or strings, depth limited before parsing
+ * (constant stack). Getters give errors that name the file and the field's path. */
 #ifndef MLXFAST_BASE_JSON_H
 #define MLXFAST_BASE_JSON_H
 
@@ -32,8 +32,9 @@ struct json_view {
 /* Every key of the object must be in the NULL-terminated list. Error JSON-UNKNOWN-KEY. */
 bool json_view_closed(const struct json_view *v, const char *const *keys, struct error *err);
 
-/* Required fields: missing, null or of another type is JSON-FIELD-MISSING / JSON-FIELD-TYPE.
- * A JSON real never passes for an integer. Strings point into the value. */
+/* Required fields: missing, null or of another type is JSON-FIELD-MISSING / JSON-FIELD-TYPE, an
+ * integer outside [min, max] JSON-FIELD-RANGE; field is "path.key" or "path.key[3]". A JSON real
+ * never passes for an integer. Strings point into the value. */
 bool json_get_string(const struct json_view *v, const char *key, const char **out, struct error *);
 bool json_get_int64(const struct json_view *v, const char *key, int64_t min, int64_t max,
                     int64_t *out, struct error *err);
@@ -51,7 +52,9 @@ bool json_get_int64_array(struct arena *a, const struct json_view *v, const char
 /* Writers. Canonical: keys sorted bytewise, 2-space indentation or compact, shortest round-trip
  * doubles (number.h), no final newline, UTF-8 as it is with only ", \ and control bytes escaped. */
 void json_write_canonical(const json_t *value, int indent,
-                          struct buffer *out);                               /* indent 0: compact */
+                          struct buffer *out); /* indent 0: compact */
+/* Compact, keys in the order they came (jansson keeps it), otherwise as above. */
+void json_write_ordered(const json_t *value, struct buffer *out);
 void json_write_string(const char *text, size_t length, struct buffer *out); /* with quotes */
 
 #endif
