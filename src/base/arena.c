@@ -135,8 +135,7 @@ char *arena_printf(struct arena *a, const char *format, ...)
     va_list ap, again;
     va_start(ap, format);
     va_copy(again, ap);
-    char probe[1];
-    int n = vsnprintf(probe, sizeof probe, format, ap);
+    int n = vsnprintf(NULL, 0, format, ap);
     va_end(ap);
     if (n < 0)
         give_up("a text that cannot be formatted", 0);

@@ -50,8 +50,7 @@ void buffer_printf(struct buffer *b, const char *format, ...)
     va_list ap, again;
     va_start(ap, format);
     va_copy(again, ap);
-    char probe[1];
-    int n = vsnprintf(probe, sizeof probe, format, ap);
+    int n = vsnprintf(NULL, 0, format, ap);
     va_end(ap);
     if (n >= 0) {
         buffer_reserve(b, (size_t)n);
