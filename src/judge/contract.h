@@ -32,7 +32,7 @@ struct contract {
     const char *track_id, *track_name;
     bool has_official_scoring_enabled, official_scoring_enabled;
     const char *allowed_modes[8];
-    size_t allowed_mode_count; /* absent: serial, mtp */
+    size_t allowed_mode_count; /* absent in the file: serial, mtp */
     struct contract_pool_entry *pool;
     size_t pool_count;
 
@@ -86,13 +86,23 @@ struct contract {
  * NULL; a value that disagrees with the contract is TRACK-ID-MISMATCH. */
 bool contract_load(const char *path, const char *track_env, struct contract **out,
                    struct error *err);
+/* The same on bytes. path only names the source in errors. */
+bool contract_parse(const char *path, const char *data, size_t length, const char *track_env,
+                    struct contract **out, struct error *err);
 void contract_free(struct contract *c);
+
+/* The track id that the environment asks for: MLXFAST_QWEN_MTP_TRACK_ID, or its plain alias
+ * MLXFAST_TRACK_ID; NULL when neither is set. Both set to different values: TRACK-ID-MISMATCH. */
+bool contract_track_from_environment(const char **out, struct error *err);
 
 /* Resolvers: false with the spec's refusal name when the group is not declared. */
 bool contract_require_window(const struct contract *c, struct error *err);
 bool contract_require_model(const struct contract *c, struct error *err);
 bool contract_require_weights(const struct contract *c, struct error *err);
 bool contract_require_floors(const struct contract *c, struct error *err);
+bool contract_require_regime(const struct contract *c, struct error *err);
+bool contract_require_official_baseline(const struct contract *c, struct error *err);
+bool contract_require_bands(const struct contract *c, struct error *err);
 
 /* metrics.contract_sources: the eight keys with "contract" or "device"; a new reference. */
 json_t *contract_sources(const struct contract *c);
