@@ -25,7 +25,9 @@ struct child_options {
 
 /* Starts the child in a new process group with PR_SET_PDEATHSIG, default signal mask and
  * dispositions, no inherited descriptors but 0, 1, 2. Error SPAWN-FAILED (also when exec fails:
- * reported through a close-on-exec pipe). */
+ * reported through a close-on-exec pipe). A relative argv[0] is looked up after the change of
+ * folder. Call it on a thread that outlives the child: the kernel sends PDEATHSIG when that thread
+ * ends. SIGCHLD is set to its default if it was ignored. */
 bool child_start(const struct child_options *options, struct child **out, struct error *err);
 
 /* Writes all of data to the child's stdin before deadline_ns (clock_now_ns scale). Errors:
@@ -41,7 +43,9 @@ enum child_read_result {
     CHILD_READ_ERROR
 };
 /* Reads one line (without \n and a preceding \r) from stdout into a buffer that the child owns and
- * that is valid until the next read. A line longer than limit bytes is CHILD_READ_TOO_LONG. */
+ * that is valid until the next read. A line longer than limit bytes is CHILD_READ_TOO_LONG. A last
+ * line without its \n is CHILD_READ_EOF. The line is NUL-terminated. Errors, one for each result:
+ * ENGINE-CLOSED, ENGINE-READ-TIMEOUT, ENGINE-LINE-TOO-LONG, INTERRUPTED or IO. */
 enum child_read_result child_read_line(struct child *c, size_t limit, int64_t deadline_ns,
                                        const char **line, size_t *length, struct error *err);
 
@@ -52,12 +56,14 @@ enum child_read_result child_read_line(struct child *c, size_t limit, int64_t de
 const char *child_end(struct child *c, int grace_ms);
 bool child_exited_normally(const struct child *c); /* after child_end: by itself, status 0 */
 pid_t child_pid(const struct child *c);
-/* Peak resident memory of the reaped child in bytes (wait4), 0 before child_end. */
+/* Peak resident memory of the reaped child in bytes (wait4), 0 before child_end. Linux counts the
+ * copy of this program before exec too, so it is never below this program's own at the start. */
 uint64_t child_peak_rss(const struct child *c);
 void child_free(struct child *c);
 
-/* Interrupt: the first SIGINT/SIGTERM/SIGHUP after interrupt_install sets a flag and makes every
- * child_read_line / child_write return at once with error INTERRUPTED. */
+/* Interrupt: a second such signal kills the groups of all children and then the program. The first
+ * SIGINT/SIGTERM/SIGHUP after interrupt_install sets a flag and makes every child_read_line /
+ * child_write return at once with error INTERRUPTED. */
 void interrupt_install(void);
 bool interrupt_requested(void);
 /* For tests: clears the flag. */

@@ -31,7 +31,7 @@ struct option_spec {
     const char *help;       /* one or more sentences, ends with a full stop */
     void *target;           /* where the value goes; keeps its default when absent */
     bool *given;            /* may be NULL */
-    int64_t min, max;       /* OPTION_INT */
+    int64_t min, max;       /* OPTION_INT; both 0: any */
 };
 
 struct command {

@@ -18,6 +18,7 @@ struct progress {
     bool shown;
 };
 
+/* p->quiet is kept: set it, or zero the struct, before. */
 void progress_begin(struct progress *p, const char *phase, const char *unit, uint64_t total);
 void progress_update(struct progress *p, uint64_t done); /* cheap: shows at most 5 times a second */
 void progress_end(struct progress *p);                   /* last line with total time and rate */
