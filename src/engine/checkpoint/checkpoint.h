@@ -44,7 +44,10 @@ struct tensor {
     enum dtype dtype;
     int rank;
     int64_t shape[TENSOR_MAX_RANK];
-    const uint8_t *data; /* in the map; NOT necessarily aligned beyond 1 byte: see tensor_aligned */
+    /* In the map, at any byte offset: a shard may place a tensor of 2- or 4-byte elements at an odd
+     * address. Readers load with memcpy or unaligned vector loads, never through uint16_t * or
+     * float *. */
+    const uint8_t *data;
     uint64_t bytes;
     int shard; /* index into checkpoint.shards */
 };
@@ -71,7 +74,8 @@ void checkpoint_close(struct checkpoint *c);
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name); /* or NULL */
 
 /* Parses one safetensors header (for files of their own, the fuzzer, tools). data/length is the
- * whole file. Appends to the arena; tensors are sorted by name. */
+ * whole file. The tensors are put into the arena, sorted by name. Refusals are SAFETENSORS-INVALID;
+ * the rules are listed in docs/checkpoint.md. */
 bool safetensors_parse(struct arena *a, const char *file, const uint8_t *data, size_t length,
                        struct tensor **tensors, size_t *count, struct error *err);
 

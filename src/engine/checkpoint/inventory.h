@@ -30,4 +30,11 @@ bool inventory_check(const struct inventory *expected, const struct checkpoint *
  * [name,dtype,shape,shard_name] + LF. hex has 65 bytes. */
 void inventory_canonical_sha256(const struct checkpoint *found, char *hex);
 
+/* The same of a list in any order, for inventories that are known without their weights. */
+struct inventory_line {
+    struct tensor_spec tensor;
+    const char *shard;
+};
+void inventory_canonical_sha256_list(const struct inventory_line *lines, size_t count, char *hex);
+
 #endif

@@ -27,8 +27,8 @@ struct laguna_rope {
     double partial_rotary_factor; /* 1 when absent */
     int dim;                      /* rotary dimensions: head_dim * partial_rotary_factor, even */
     double factor;
-    double beta_fast, beta_slow;    /* 32 and 1 when absent */
-    int64_t original_max_positions; /* max_positions when absent */
+    double beta_fast, beta_slow; /* 32 and 1 when absent */
+    int64_t original_max_positions;
     bool has_attention_factor;
     double attention_factor; /* as in the file; 1 when absent: ask has_attention_factor */
 };
