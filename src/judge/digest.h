@@ -11,12 +11,16 @@ struct tree_digest {
     char sha256[SHA256_HEX];
     uint64_t bytes, files;
 };
-/* The weights digest: byte-exact definition of section 4. Symbolic links are refused
- * (NOT-A-REGULAR-FILE): valid weights hold none. Hashes with up to 8 threads. Errors: IO. */
+/* The weights digest: byte-exact definition of section 4. Symbolic links inside the folder are
+ * refused (NOT-A-REGULAR-FILE): valid weights hold none. Hashes with up to 8 threads; an empty
+ * folder has the digest of no bytes. Errors: IO. */
 bool weights_digest(const char *folder, struct tree_digest *out, struct error *err);
-/* The harness hash, new form: the same roots relative to `root`, relative paths, separators of the
- * weights digest, an unreadable file is an error. Missing roots are skipped (each reported through
- * on_missing when not NULL). */
+
+/* The harness hash, new form: named roots below `root`, relative paths sorted bytewise, separators
+ * of the weights digest. Dot names and __pycache__ are skipped; an unreadable file (IO) or a
+ * symbolic link (NOT-A-REGULAR-FILE) is an error. A root of this tree that is not there is skipped
+ * and reported through on_missing when that is not NULL. out->files tells whether anything was
+ * hashed at all. */
 bool harness_hash(const char *root, void (*on_missing)(const char *name), struct tree_digest *out,
                   struct error *err);
 

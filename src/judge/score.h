@@ -10,8 +10,10 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 double score_speedup(double baseline, double candidate); /* 0 when not finite or <= 0 */
+/* prefill_gain^wp x decode_gain^wd, weights divided by their sum; NaN where it has no value. */
 double score_composite(double prefill_gain, double decode_gain, double prefill_weight,
                        double decode_weight);
 bool score_clears_floor(double gain, double floor);
@@ -32,12 +34,16 @@ void score_set_number(struct score_document *d, const char *key, double value); 
 void score_set_int(struct score_document *d, const char *key, int64_t value);
 void score_set_bool(struct score_document *d, const char *key, bool value);
 void score_set_json(struct score_document *d, const char *key, json_t *value); /* steals */
-/* Marks the run failed: passed false, score null, error "<class>: <text>" (class lower case before
- * the first ':'; the text already scrubbed). The first failure wins. */
+/* Marks the run failed: passed false, score null, error "<class>: <text>" (the class is a refusal
+ * name as it stands in the table; who compares classes lower-cases what is before the first ':').
+ * The text is already scrubbed; NULL or "" leaves the class alone. The first failure wins. */
 void score_fail(struct score_document *d, const char *error_class, const char *text);
 
 /* Coarsens the public diagnostics, orders the keys, writes canonical JSON (2 spaces, no final
- * newline). Fails (SCORE-INVALID) when a required key is missing or a value is not finite. */
+ * newline). A passed run whose score is not finite becomes a failed one ("computed score was not
+ * finite"); a document that neither passed nor says why gets the class "incomplete". Fails
+ * (SCORE-INVALID) when a required key is missing, a key is on neither list of the spec, or a value
+ * has the wrong type. */
 bool score_render(struct score_document *d, struct buffer *out, struct error *err);
 /* Checks a rendered score (keys, types, passed/score agreement): used by tests and the demo. */
 bool score_validate(const char *data, size_t length, struct error *err);

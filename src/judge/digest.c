@@ -1,0 +1,212 @@
+/* Digests of trees: the weights digest, byte for byte, and the harness hash (sections 4 and 5). */
+#include "judge/digest.h"
+
+#include "base/arena.h"
+#include "base/buffer.h"
+#include "base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HASH_THREADS_MAX = 8, HARNESS_DEPTH_MAX = 64 };
+
+/* What the judge is made of in this tree. Folders that a participant edits (src/engine) and what
+ * others pin (models, goldens) are not the harness. A missing one is reported. */
+static const char *const harness_roots[] = {"Makefile", "README.md", "check",        "demo",
+                                            "src/base", "src/judge", "src/programs", "src/wire",
+                                            "tests",    "tools",     "tracks"};
+/* The original's other roots: hashed where they exist, not missed where they do not. */
+static const char *const older_roots[] = {"Package.swift",  "Sources",      "Tests",
+                                          "benchmark.json", "benchmark.sh", "setup.sh",
+                                          "TASK.md",        "harness",      "vllm"};
+
+struct file_digest {
+    const char *name; /* relative */
+    const char *path;
+    uint8_t sha256[SHA256_BYTES];
+    uint64_t bytes;
+    bool failed;
+    struct error err;
+};
+
+struct hash_job {
+    struct file_digest *files;
+    size_t count;
+    atomic_size_t next;
+};
+
+static void *hash_files(void *context)
+{
+    struct hash_job *job = context;
+    for (;;) {
+        size_t i = atomic_fetch_add(&job->next, 1);
+        if (i >= job->count)
+            return NULL;
+        struct file_digest *f = &job->files[i];
+        f->failed = !sha256_file(f->path, f->sha256, &f->bytes, &f->err);
+    }
+}
+
+/* Hashes every file, on as many threads as there are processors and files for, and folds the
+ * results in the order of the array, so that the thread count cannot be seen in the digest. */
+static bool fold_files(struct file_digest *files, size_t count, struct tree_digest *out,
+                       struct error *err)
+{
+    struct hash_job job = {.files = files, .count = count};
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t wanted = processors < 1 ? 1 : (size_t)processors;
+    pthread_t threads[HASH_THREADS_MAX];
+    size_t started = 0;
+    wanted = wanted > HASH_THREADS_MAX ? HASH_THREADS_MAX : wanted;
+    wanted = wanted > count ? count : wanted;
+    atomic_init(&job.next, 0);
+    while (started + 1 < wanted && pthread_create(&threads[started], NULL, hash_files, &job) == 0)
+        started++;
+    hash_files(&job);
+    for (size_t i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+
+    static const char zero = 0;
+    struct sha256 *h = sha256_begin();
+    uint8_t digest[SHA256_BYTES];
+    const struct file_digest *bad = NULL;
+    out->bytes = 0;
+    out->files = count;
+    for (size_t i = 0; i < count; i++) {
+        const struct file_digest *f = &files[i];
+        bad = bad ? bad : f->failed ? f : NULL;
+        sha256_update(h, f->name, strlen(f->name));
+        sha256_update(h, &zero, 1);
+        sha256_update(h, f->sha256, sizeof f->sha256);
+        sha256_update(h, &zero, 1);
+        out->bytes += f->bytes;
+    }
+    sha256_finish(h, digest);
+    text_hex(out->sha256, digest, sizeof digest);
+    if (bad && err)
+        *err = bad->err;
+    return !bad;
+}
+
+bool weights_digest(const char *folder, struct tree_digest *out, struct error *err)
+{
+    struct arena arena = {0};
+    char **names = NULL;
+    size_t count = 0, kept = 0;
+    if (!file_list_recursive(&arena, folder, &names, &count, err)) {
+        arena_free(&arena);
+        return false;
+    }
+    struct file_digest *files = arena_array(&arena, count + 1, sizeof *files);
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(names[i], ".benchmark-source.sha256") == 0 || strcmp(names[i], ".gitkeep") == 0)
+            continue;
+        files[kept].name = names[i];
+        files[kept++].path = path_join(&arena, folder, names[i]);
+    }
+    bool ok = fold_files(files, kept, out, err);
+    arena_free(&arena);
+    return ok;
+}
+
+struct harness_walk {
+    struct arena arena;
+    const char *root;
+    struct file_digest *files; /* grows; malloc'd */
+    size_t count, capacity;
+    struct error *err;
+};
+
+static bool harness_walk(struct harness_walk *w, const char *name, int depth);
+
+static bool harness_walk_folder(struct harness_walk *w, const char *name, const char *path,
+                                int depth)
+{
+    DIR *folder = opendir(path);
+    if (!folder)
+        return error_errno(w->err, path, "open folder");
+    bool ok = true;
+    const struct dirent *entry;
+    errno = 0;
+    while (ok && (entry = readdir(folder))) {
+        /* What tools leave behind is not the harness: dot files, Python's caches. */
+        if (entry->d_name[0] != '.' && strcmp(entry->d_name, "__pycache__") != 0)
+            ok = harness_walk(w, path_join(&w->arena, name, entry->d_name), depth + 1);
+        errno = 0;
+    }
+    if (ok && errno)
+        ok = error_errno(w->err, path, "read folder");
+    closedir(folder);
+    return ok;
+}
+
+static bool harness_walk(struct harness_walk *w, const char *name, int depth)
+{
+    struct stat s;
+    const char *path = path_join(&w->arena, w->root, name);
+    if (lstat(path, &s) != 0)
+        return error_errno(w->err, path, "stat");
+    if (depth > HARNESS_DEPTH_MAX) {
+        error_set(w->err, "IO", "folders are nested more than %d deep", HARNESS_DEPTH_MAX);
+        return error_at(w->err, path, NULL, NULL);
+    }
+    if (S_ISDIR(s.st_mode))
+        return harness_walk_folder(w, name, path, depth);
+    if (!S_ISREG(s.st_mode)) {
+        error_set(w->err, "NOT-A-REGULAR-FILE",
+                  "the harness holds something that is neither a file nor a folder");
+        return error_at(w->err, path, NULL, NULL);
+    }
+    if (w->count == w->capacity) {
+        w->capacity = w->capacity ? 2 * w->capacity : 256;
+        w->files = memory_realloc(w->files, w->capacity * sizeof *w->files);
+    }
+    memset(&w->files[w->count], 0, sizeof *w->files);
+    w->files[w->count].name = name;
+    w->files[w->count++].path = path;
+    return true;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct file_digest *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static bool harness_walk_roots(struct harness_walk *w, const char *const *roots, size_t count,
+                               void (*on_missing)(const char *name))
+{
+    for (size_t i = 0; i < count; i++) {
+        struct stat s;
+        if (lstat(path_join(&w->arena, w->root, roots[i]), &s) == 0) {
+            if (!harness_walk(w, roots[i], 0))
+                return false;
+        } else if (errno != ENOENT && errno != ENOTDIR) {
+            return error_errno(w->err, roots[i], "stat");
+        } else if (on_missing) {
+            on_missing(roots[i]);
+        }
+    }
+    return true;
+}
+
+bool harness_hash(const char *root, void (*on_missing)(const char *name), struct tree_digest *out,
+                  struct error *err)
+{
+    struct harness_walk w = {.root = root, .err = err};
+    bool ok = harness_walk_roots(&w, harness_roots, sizeof harness_roots / sizeof harness_roots[0],
+                                 on_missing) &&
+              harness_walk_roots(&w, older_roots, sizeof older_roots / sizeof older_roots[0], NULL);
+    if (ok && w.count)
+        qsort(w.files, w.count, sizeof *w.files, by_name);
+    ok = ok && fold_files(w.files, w.count, out, err);
+    free(w.files);
+    arena_free(&w.arena);
+    return ok;
+}

@@ -1,0 +1,336 @@
+/* The tables of metric keys, and the check of a metrics object against them. */
+#include "judge/score_keys.h"
+
+#include "base/buffer.h"
+#include "base/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+#define NULLABLE true
+
+static const struct score_key required_keys[] = {
+    /* correctness */
+    {"passed_correctness", SCORE_BOOL, false},
+    {"case_count", SCORE_INT, false},
+    {"checked_steps", SCORE_INT, false},
+    {"correctness_seconds", SCORE_REAL, false},
+    {"first_failing_case", SCORE_TEXT, NULLABLE},
+    {"first_failing_layer", SCORE_INT, NULLABLE},
+    {"first_failing_step", SCORE_INT, NULLABLE},
+    {"expected_token", SCORE_INT, NULLABLE},
+    {"actual_token", SCORE_INT, NULLABLE},
+    {"max_abs_diff", SCORE_REAL, false},
+    {"num_layers", SCORE_INT, false},
+    /* speed */
+    {"prefill_seconds_per_token", SCORE_REAL, false},
+    {"decode_seconds_per_token", SCORE_REAL, false},
+    {"baseline_prefill_seconds_per_token", SCORE_REAL, false},
+    {"baseline_decode_seconds_per_token", SCORE_REAL, false},
+    {"prefill_speedup", SCORE_REAL, false},
+    {"decode_speedup", SCORE_REAL, false},
+    {"prefill_speedup_floor", SCORE_REAL, false},
+    {"decode_speedup_floor", SCORE_REAL, false},
+    {"passed_prefill_speedup_floor", SCORE_BOOL, false},
+    {"passed_decode_speedup_floor", SCORE_BOOL, false},
+    /* wall time */
+    {"benchmark_wall_seconds", SCORE_REAL, false},
+    {"timed_benchmark_seconds", SCORE_REAL, false},
+    {"preflight_seconds", SCORE_REAL, false},
+    /* memory */
+    {"peak_ram_gb", SCORE_REAL, false},
+    {"process_resident_memory_gb", SCORE_REAL, false},
+    {"bandwidth_gb_per_token", SCORE_REAL, false},
+    {"bandwidth_source", SCORE_TEXT, false},
+    /* expert streaming */
+    {"expert_bytes_read", SCORE_INT, false},
+    {"expert_read_seconds", SCORE_REAL, false},
+    {"expert_cache_hits", SCORE_INT, false},
+    {"expert_cache_misses", SCORE_INT, false},
+    {"expert_cache_evictions", SCORE_INT, false},
+    {"expert_hit_rate", SCORE_REAL, false},
+    {"expert_peak_cached_tensors", SCORE_INT, false},
+    /* behaviour gates: not run, so they keep their defaults */
+    {"gpqa_ttft_case_count", SCORE_INT, false},
+    {"gpqa_ttft_pass_count", SCORE_INT, false},
+    {"gpqa_ttft_passed", SCORE_BOOL, false},
+    {"gpqa_ttft_seconds", SCORE_REAL, false},
+    {"gpqa_ttft_p50_seconds", SCORE_REAL, false},
+    {"gpqa_ttft_max_seconds", SCORE_REAL, false},
+    {"gpqa_ttft_source", SCORE_TEXT, false},
+    {"semantic_gpqa_case_count", SCORE_INT, false},
+    {"semantic_gpqa_pass_count", SCORE_INT, false},
+    {"semantic_gpqa_passed", SCORE_BOOL, false},
+    {"semantic_gpqa_model", SCORE_TEXT, false},
+    /* identity */
+    {"commit", SCORE_TEXT, false},
+    {"runtime", SCORE_TEXT, false},
+    {"timestamp", SCORE_TEXT, false},
+    {"golden_hash", SCORE_TEXT, false},
+    {"harness_hash", SCORE_TEXT, false},
+    {"weights_hash", SCORE_TEXT, false},
+    {"weights_byte_count", SCORE_INT, false},
+    {"weights_file_count", SCORE_INT, false},
+    /* outcome */
+    {"error", SCORE_TEXT, false},
+    {"partial_result", SCORE_BOOL, false},
+};
+_Static_assert(COUNT_OF(required_keys) == 56, "section 1.1 lists 56 keys");
+
+static const struct score_key optional_keys[] = {
+    /* engine identity */
+    {"engine_protocol_version", SCORE_INT, false},
+    {"engine_backend", SCORE_TEXT, false},
+    {"engine_device", SCORE_TEXT, false},
+    {"runner_id", SCORE_TEXT, false},
+    {"runner_model_type", SCORE_TEXT, false},
+    {"runner_build", SCORE_TEXT, false},
+    {"runner_manifest_sha256", SCORE_TEXT, false},
+    {"resident_pid", SCORE_INT, false},
+    {"resident_load_epoch", SCORE_INT, false},
+    /* speculation */
+    {"effective_spec_mode", SCORE_TEXT, false},
+    {"effective_spec_depth", SCORE_INT, false},
+    {"acceptance_lengths", SCORE_ARRAY, false},
+    {"head_provenance_sha256", SCORE_TEXT, false},
+    {"spec_rounds", SCORE_INT, false},
+    {"spec_drafted_total", SCORE_INT, false},
+    {"spec_accepted_total", SCORE_INT, false},
+    {"spec_acceptance_rate", SCORE_REAL, false},
+    {"spec_verification_mode", SCORE_TEXT, false},
+    {"spec_verify_replay_disagreements", SCORE_INT, false},
+    {"spec_rectangular_verification_rounds", SCORE_INT, false},
+    {"spec_serial_verification_rounds", SCORE_INT, false},
+    /* local, contract */
+    {"local_phases", SCORE_OBJECT, false},
+    {"contract_sha256", SCORE_TEXT, false},
+    {"contract_sources", SCORE_OBJECT, false},
+    /* baseline */
+    {"baseline_source", SCORE_TEXT, false},
+    {"baseline_box", SCORE_TEXT, false},
+    {"baseline_calibration_sha256", SCORE_TEXT, false},
+    {"baseline_golden_sha256", SCORE_TEXT, false},
+    {"baseline_reference_commit", SCORE_TEXT, false},
+    {"baseline_band_passed", SCORE_BOOL, false},
+    /* legs */
+    {"baseline_leg_prefill_seconds_per_token", SCORE_REAL, false},
+    {"baseline_leg_decode_seconds_per_token", SCORE_REAL, false},
+    {"candidate_leg_prefill_seconds_per_token", SCORE_REAL, false},
+    {"candidate_leg_decode_seconds_per_token", SCORE_REAL, false},
+    {"baseline_leg_decode_window_seconds_per_token", SCORE_REAL, false},
+    {"candidate_leg_decode_window_seconds_per_token", SCORE_REAL, false},
+    {"baseline_leg_seed_prefill_window_seconds_per_token", SCORE_REAL, false},
+    {"candidate_leg_seed_prefill_window_seconds_per_token", SCORE_REAL, false},
+    /* pairs, gates */
+    {"official_pair_combine", SCORE_TEXT, false},
+    {"paired_legs", SCORE_ARRAY, false},
+    {"gates", SCORE_ARRAY, false},
+    /* token tolerance */
+    {"timed_token_tolerance_per_thousand", SCORE_INT, false},
+    {"timed_token_near_tie_relative_gap", SCORE_REAL, false},
+    {"token_mismatch_count", SCORE_INT, false},
+    {"token_mismatch_first_step", SCORE_INT, false},
+    {"token_mismatch_near_tie_count", SCORE_INT, false},
+    {"token_mismatch_second_choice_count", SCORE_INT, false},
+    {"token_mismatch_second_choice_max_relative_gap", SCORE_REAL, false},
+    /* per prompt, overlay */
+    {"per_prompt", SCORE_ARRAY, false},
+    {"scoring_mode", SCORE_TEXT, false},
+    {"decode_speedup_ceiling", SCORE_REAL, false},
+    {"aggregation", SCORE_TEXT, false},
+};
+
+static const struct score_key local_phase_keys[] = {
+    {"correctness", SCORE_TEXT, false},
+    {"correctness_checked_steps", SCORE_INT, false},
+    {"timing", SCORE_TEXT, false},
+};
+
+static const struct score_key source_keys[] = {
+    {"scored_regime", SCORE_TEXT, false},    {"live_control_leg", SCORE_TEXT, false},
+    {"paired_flow", SCORE_TEXT, false},      {"official_baseline", SCORE_TEXT, false},
+    {"acceptance_bands", SCORE_TEXT, false}, {"scoring_weights", SCORE_TEXT, false},
+    {"window_shape", SCORE_TEXT, false},     {"model_shape", SCORE_TEXT, false},
+};
+
+enum { PAIR_REQUIRED = 6 };
+static const struct score_key pair_keys[] = {
+    {"pair", SCORE_INT, false}, /* the first six are required */
+    {"prompt_sha256", SCORE_TEXT, false},
+    {"control_prefill_seconds_per_token", SCORE_REAL, false},
+    {"control_decode_seconds_per_token", SCORE_REAL, false},
+    {"candidate_prefill_seconds_per_token", SCORE_REAL, false},
+    {"candidate_decode_seconds_per_token", SCORE_REAL, false},
+    {"control_seed_prefill_window_seconds_per_token", SCORE_REAL, false},
+    {"control_decode_window_seconds_per_token", SCORE_REAL, false},
+    {"candidate_seed_prefill_window_seconds_per_token", SCORE_REAL, false},
+    {"candidate_decode_window_seconds_per_token", SCORE_REAL, false},
+    {"token_mismatch_count", SCORE_INT, false},
+    {"token_mismatch_first_step", SCORE_INT, false},
+    {"token_mismatch_near_tie_count", SCORE_INT, false},
+    {"token_mismatch_second_choice_count", SCORE_INT, false},
+    {"token_mismatch_second_choice_max_relative_gap", SCORE_REAL, false},
+};
+
+enum { PROMPT_REQUIRED = 3 };
+static const struct score_key prompt_keys[] = {
+    {"prompt_sha256", SCORE_TEXT, false}, /* the first three are required */
+    {"effective_mean_draft_len", SCORE_REAL, false},
+    {"mtp_seconds_per_token_mean", SCORE_REAL, false},
+    {"spec_rounds", SCORE_INT, false},
+    {"spec_drafted_total", SCORE_INT, false},
+    {"spec_accepted_total", SCORE_INT, false},
+    {"head_provenance_sha256", SCORE_TEXT, false},
+};
+
+const struct score_key *score_keys_required(size_t *count)
+{
+    *count = COUNT_OF(required_keys);
+    return required_keys;
+}
+
+const struct score_key *score_keys_optional(size_t *count)
+{
+    *count = COUNT_OF(optional_keys);
+    return optional_keys;
+}
+
+static const struct score_key *find(const struct score_key *keys, size_t count, const char *key)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(keys[i].key, key) == 0)
+            return &keys[i];
+    return NULL;
+}
+
+static bool bad(struct error *err, const char *path, const char *key, const char *what)
+{
+    char field[256];
+    snprintf(field, sizeof field, "%s%s%s", path, *key ? "." : "", key);
+    error_set(err, "SCORE-INVALID", "%s %s", field, what);
+    return error_at(err, NULL, field, NULL);
+}
+
+static bool has_kind(const struct score_key *k, const json_t *value)
+{
+    if (k->nullable && json_is_null(value))
+        return true;
+    switch (k->kind) {
+    case SCORE_INT:
+        return json_is_integer(value);
+    case SCORE_REAL:
+        return json_is_number(value);
+    case SCORE_BOOL:
+        return json_is_boolean(value);
+    case SCORE_TEXT:
+        return json_is_string(value);
+    case SCORE_OBJECT:
+        return json_is_object(value);
+    case SCORE_ARRAY:
+        return json_is_array(value);
+    }
+    return false;
+}
+
+/* One closed record: the first `required` keys of the table must be there. */
+static bool check_record(const struct score_key *keys, size_t count, size_t required,
+                         const json_t *record, const char *path, struct error *err)
+{
+    if (!json_is_object(record))
+        return bad(err, path, "", "must be an object");
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)record, key, value)
+    {
+        const struct score_key *k = find(keys, count, key);
+        if (!k)
+            return bad(err, path, key, "is not a key of this record");
+        if (!has_kind(k, value))
+            return bad(err, path, key, "has the wrong type");
+    }
+    for (size_t i = 0; i < required; i++)
+        if (!json_object_get(record, keys[i].key))
+            return bad(err, path, keys[i].key, "is missing");
+    return true;
+}
+
+static bool check_records(const struct score_key *keys, size_t count, size_t required,
+                          const json_t *list, const char *path, struct error *err)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        char place[96];
+        snprintf(place, sizeof place, "%s[%zu]", path, i);
+        if (!check_record(keys, count, required, json_array_get(list, i), place, err))
+            return false;
+    }
+    return true;
+}
+
+/* Every text of the record must be one of the words. */
+static bool check_words(const json_t *record, const char *path, const char *const *words,
+                        struct error *err)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)record, key, value)
+    {
+        const char *text = json_string_value(value);
+        size_t i = 0;
+        while (text && words[i] && strcmp(words[i], text) != 0)
+            i++;
+        if (text && !words[i])
+            return bad(err, path, key, "is not one of the words allowed there");
+    }
+    return true;
+}
+
+static bool check_nested(const json_t *metrics, struct error *err)
+{
+    static const char *const phases[] = {"not_run", "passed", "failed", NULL};
+    static const char *const sources[] = {"contract", "device", "table", NULL};
+    const json_t *local = json_object_get(metrics, "local_phases");
+    const json_t *source = json_object_get(metrics, "contract_sources");
+    const json_t *lengths = json_object_get(metrics, "acceptance_lengths");
+    const json_t *gates = json_object_get(metrics, "gates");
+    if (local && !(check_record(local_phase_keys, COUNT_OF(local_phase_keys),
+                                COUNT_OF(local_phase_keys), local, "metrics.local_phases", err) &&
+                   check_words(local, "metrics.local_phases", phases, err)))
+        return false;
+    if (source && !(check_record(source_keys, COUNT_OF(source_keys), COUNT_OF(source_keys), source,
+                                 "metrics.contract_sources", err) &&
+                    check_words(source, "metrics.contract_sources", sources, err)))
+        return false;
+    for (size_t i = 0; i < json_array_size(lengths); i++)
+        if (!json_is_integer(json_array_get(lengths, i)))
+            return bad(err, "metrics.acceptance_lengths", "", "must hold integers");
+    /* The fields of a gate record are its writer's (contract-and-scoring.md section 7). */
+    for (size_t i = 0; i < json_array_size(gates); i++)
+        if (!json_is_object(json_array_get(gates, i)))
+            return bad(err, "metrics.gates", "", "must hold objects");
+    return check_records(pair_keys, COUNT_OF(pair_keys), PAIR_REQUIRED,
+                         json_object_get(metrics, "paired_legs"), "metrics.paired_legs", err) &&
+           check_records(prompt_keys, COUNT_OF(prompt_keys), PROMPT_REQUIRED,
+                         json_object_get(metrics, "per_prompt"), "metrics.per_prompt", err);
+}
+
+bool score_keys_check(const json_t *metrics, struct error *err)
+{
+    if (!json_is_object(metrics))
+        return bad(err, "metrics", "", "must be an object");
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)metrics, key, value)
+    {
+        const struct score_key *k = find(required_keys, COUNT_OF(required_keys), key);
+        k = k ? k : find(optional_keys, COUNT_OF(optional_keys), key);
+        if (!k)
+            return bad(err, "metrics", key, "is not a key of a score");
+        if (!has_kind(k, value))
+            return bad(err, "metrics", key, "has the wrong type");
+    }
+    for (size_t i = 0; i < COUNT_OF(required_keys); i++)
+        if (!json_object_get(metrics, required_keys[i].key))
+            return bad(err, "metrics", required_keys[i].key, "is missing");
+    return check_nested(metrics, err);
+}
