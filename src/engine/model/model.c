@@ -1,0 +1,266 @@
+/* Models: the registry of families, opening, and the one forward that runs any plan. */
+#include "engine/model/model.h"
+
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/model/plan.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+    DEFAULT_CONTEXT = 8192,
+    DEFAULT_MAX_ROWS = 256,
+    LARGEST_MAX_ROWS = 4096,
+    /* float32 holds every position up to here exactly (rope.h) */
+    LARGEST_CONTEXT = 1 << 24,
+    SPARE_SLOTS = 16 /* rows of a speculative block that may be taken back (laguna.md 5.4) */
+};
+
+static const struct model_family *const families[] = {&laguna_family};
+
+struct model {
+    struct arena arena;
+    struct checkpoint *checkpoint;
+    struct compute *compute;
+    struct model_plan plan;
+};
+
+struct model_state {
+    struct model *model;
+    struct kv_layer **kv; /* [attention_count] */
+    int64_t *capacity;    /* [attention_count] */
+    int64_t position;
+    int64_t reach; /* highest position + 1 ever written since position 0 */
+    size_t bytes;
+};
+
+const struct model_family *model_family_find(const char *model_type)
+{
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        for (const char *const *t = families[i]->model_types; *t; t++)
+            if (strcmp(*t, model_type) == 0)
+                return families[i];
+    return NULL;
+}
+
+/* Brings the weights into memory before anything is timed. Advice only: failure changes nothing. */
+static void bring_into_memory(const struct checkpoint *c)
+{
+    long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    bool fits =
+        pages > 0 && page > 0 && c->tensor_bytes < (uint64_t)pages * (uint64_t)page / 10 * 8;
+    for (size_t i = 0; i < c->shard_count; i++) {
+        const struct file_map *map = &c->shards[i].map;
+        if (map->length == 0)
+            continue;
+#ifdef MADV_POPULATE_READ
+        if (fits && madvise((void *)(uintptr_t)map->data, map->length, MADV_POPULATE_READ) == 0)
+            continue;
+#endif
+        if (fits)
+            madvise((void *)(uintptr_t)map->data, map->length, MADV_WILLNEED);
+    }
+}
+
+static bool resolve_sizes(struct model_options *o, int64_t max_context, const char *folder,
+                          struct error *err)
+{
+    char value[32];
+    if (max_context > LARGEST_CONTEXT)
+        max_context = LARGEST_CONTEXT;
+    if (o->context == 0)
+        o->context = max_context < DEFAULT_CONTEXT ? max_context : DEFAULT_CONTEXT;
+    if (o->context < 1 || o->context > max_context) {
+        snprintf(value, sizeof value, "%lld", (long long)o->context);
+        error_set(err, "CONTEXT-EXCEEDED", "the context must be between 1 and %lld for this model",
+                  (long long)max_context);
+        return error_at(err, folder, "context", value);
+    }
+    if (o->max_rows == 0)
+        o->max_rows = DEFAULT_MAX_ROWS;
+    if (o->max_rows < 1 || o->max_rows > LARGEST_MAX_ROWS) {
+        snprintf(value, sizeof value, "%d", o->max_rows);
+        error_set(err, "ROWS-INVALID", "rows of one forward must be between 1 and %d",
+                  LARGEST_MAX_ROWS);
+        return error_at(err, NULL, "max_rows", value);
+    }
+    if (o->max_rows > o->context)
+        o->max_rows = (int)o->context;
+    return true;
+}
+
+bool model_open(const char *folder, const struct model_options *options, struct model **out,
+                struct error *err)
+{
+    struct model *m = memory_alloc(sizeof *m);
+    *out = NULL;
+    if (!checkpoint_open(folder, &m->checkpoint, err)) {
+        model_close(m);
+        return false;
+    }
+    const char *type = m->checkpoint->model_type;
+    const struct model_family *family = model_family_find(type);
+    if (!family) {
+        error_set(err, "UNKNOWN-MODEL-TYPE", "no model family claims model_type \"%s\"", type);
+        error_at(err, path_join(&m->arena, folder, "config.json"), "model_type", type);
+        model_close(m);
+        return false;
+    }
+    struct model_options resolved = *options;
+    void *family_state = NULL;
+    int64_t max_context = 0;
+    if (!family->check(&m->arena, m->checkpoint, &family_state, &max_context, err) ||
+        !resolve_sizes(&resolved, max_context, folder, err) ||
+        !family->bind(&m->arena, m->checkpoint, family_state, &resolved, &m->plan, err)) {
+        model_close(m);
+        return false;
+    }
+    m->plan.shape.max_rows = resolved.max_rows;
+    m->plan.info.context = resolved.context;
+    m->plan.info.max_rows = resolved.max_rows;
+    bring_into_memory(m->checkpoint);
+    if (!compute_new(&resolved.compute, &m->plan.shape, &m->compute, err)) {
+        model_close(m);
+        return false;
+    }
+    *out = m;
+    return true;
+}
+
+void model_close(struct model *m)
+{
+    if (!m)
+        return;
+    if (m->compute)
+        compute_free(m->compute);
+    if (m->checkpoint)
+        checkpoint_close(m->checkpoint);
+    arena_free(&m->arena);
+    free(m);
+}
+
+const struct model_info *model_get_info(const struct model *m)
+{
+    return &m->plan.info;
+}
+
+struct compute *model_compute(struct model *m)
+{
+    return m->compute;
+}
+
+bool model_state_new(struct model *m, struct model_state **out, struct error *err)
+{
+    size_t count = (size_t)m->plan.attention_count;
+    struct model_state *s = memory_alloc(sizeof *s);
+    *out = NULL;
+    s->model = m;
+    s->kv = memory_alloc(count * sizeof *s->kv);
+    s->capacity = memory_alloc(count * sizeof *s->capacity);
+    size_t layer = 0;
+    for (size_t i = 0; i < m->plan.block_count; i++) {
+        const struct attention_block *a = m->plan.blocks[i].attention;
+        if (!a)
+            continue;
+        int64_t context = m->plan.info.context;
+        int64_t ring = (int64_t)a->window + m->plan.info.max_rows + SPARE_SLOTS;
+        int64_t capacity = a->window > 0 && ring < context ? ring : context;
+        s->capacity[layer] = capacity;
+        if (!kv_layer_new(m->compute, a->kv_heads, a->head_dim, capacity, &s->kv[layer], err)) {
+            model_state_free(s);
+            return false;
+        }
+        s->bytes += kv_layer_bytes(s->kv[layer]);
+        layer++;
+    }
+    *out = s;
+    return true;
+}
+
+void model_state_free(struct model_state *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; i < s->model->plan.attention_count; i++)
+        if (s->kv[i])
+            kv_layer_free(s->kv[i]);
+    free(s->kv);
+    free(s->capacity);
+    free(s);
+}
+
+void model_state_rewind(struct model_state *s, int64_t position)
+{
+    if (position < s->position)
+        s->position = position;
+    if (s->position == 0)
+        s->reach = 0;
+}
+
+int64_t model_state_position(const struct model_state *s)
+{
+    return s->position;
+}
+
+size_t model_state_bytes(const struct model_state *s)
+{
+    return s->bytes;
+}
+
+/* A ring keeps the last `capacity` positions that were ever reached; the next row needs the keys
+ * from position - window + 1 on. */
+static bool ring_still_holds(const struct model_state *s)
+{
+    const struct model_plan *plan = &s->model->plan;
+    int layer = 0;
+    for (size_t i = 0; i < plan->block_count; i++) {
+        const struct attention_block *a = plan->blocks[i].attention;
+        if (!a)
+            continue;
+        int64_t first = a->window > 0 ? s->position - a->window + 1 : 0;
+        if (first < 0)
+            first = 0;
+        if (first < s->position && first < s->reach - s->capacity[layer])
+            return false;
+        layer++;
+    }
+    return true;
+}
+
+bool model_forward(struct model *m, struct model_state *s, const int32_t *ids, int rows,
+                   int logit_rows, float *logits, struct error *err)
+{
+    const struct model_plan *plan = &m->plan;
+    if (rows < 1 || rows > plan->info.max_rows || logit_rows < 0 || logit_rows > rows)
+        return error_set(err, "ROWS-INVALID", "a forward of %d rows with logits of %d was asked",
+                         rows, logit_rows);
+    for (int r = 0; r < rows; r++)
+        if (ids[r] < 0 || ids[r] >= plan->info.vocab)
+            return error_set(err, "TOKEN-OUT-OF-RANGE",
+                             "a token of row %d is outside the vocabulary of %d", r,
+                             plan->info.vocab);
+    if (s->position + rows > plan->info.context)
+        return error_set(err, "CONTEXT-EXCEEDED", "%lld positions do not fit a context of %lld",
+                         (long long)(s->position + rows), (long long)plan->info.context);
+    if (!ring_still_holds(s))
+        return error_set(err, "REWIND-TOO-FAR",
+                         "the sliding caches no longer hold the keys before position %lld",
+                         (long long)s->position);
+
+    compute_embed(m->compute, &plan->embedding, ids, rows);
+    int layer = 0;
+    for (size_t i = 0; i < plan->block_count; i++) {
+        const struct plan_block *block = &plan->blocks[i];
+        if (block->attention)
+            compute_attention(m->compute, block->attention, s->kv[layer++], s->position, rows);
+        else
+            compute_ffn(m->compute, block->ffn, rows);
+    }
+    if (logit_rows > 0)
+        compute_head(m->compute, &plan->head, rows - logit_rows, logit_rows, logits);
+    s->position += rows;
+    if (s->position > s->reach)
+        s->reach = s->position;
+    return true;
+}

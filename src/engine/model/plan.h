@@ -1,0 +1,46 @@
+/* A plan: a model as the list of blocks that one forward runs, made once at load by its family and
+ * then immutable. model.c runs any plan; a family only makes one. */
+#ifndef MLXFAST_ENGINE_MODEL_PLAN_H
+#define MLXFAST_ENGINE_MODEL_PLAN_H
+
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/compute/blocks.h"
+#include "engine/model/model.h"
+
+#include <stddef.h>
+
+/* Exactly one member is set. */
+struct plan_block {
+    const struct attention_block *attention;
+    const struct ffn_block *ffn;
+};
+
+struct model_plan {
+    struct weight_matrix embedding; /* bf16 [vocab, hidden] */
+    struct plan_block *blocks;
+    size_t block_count;
+    int attention_count; /* blocks that have a KV layer */
+    struct head_block head;
+    struct compute_shape shape; /* max_rows is filled by model.c */
+    struct model_info info;     /* the family fills all but context and max_rows */
+};
+
+/* A family: which model_type strings it claims and how it makes its plan. */
+struct model_family {
+    const char *name;
+    const char *model_types[4]; /* NULL-terminated */
+    /* Reads the config and checks the inventory; no tensor data. Sets *max_context and what it will
+     * need at bind time in the arena. */
+    bool (*check)(struct arena *arena, const struct checkpoint *checkpoint, void **family_state,
+                  int64_t *max_context, struct error *err);
+    /* Binds the weights and makes the tables. options have context and max_rows resolved. */
+    bool (*bind)(struct arena *arena, const struct checkpoint *checkpoint, void *family_state,
+                 const struct model_options *options, struct model_plan *plan, struct error *err);
+};
+
+extern const struct model_family laguna_family;
+
+/* NULL when no family claims the string. */
+const struct model_family *model_family_find(const char *model_type);
+
+#endif

@@ -1,0 +1,45 @@
+/* The worker: loads a checkpoint, says hello, answers one request at a time until its input ends.
+ */
+#ifndef MLXFAST_ENGINE_SERVE_WORKER_H
+#define MLXFAST_ENGINE_SERVE_WORKER_H
+
+#include "base/error.h"
+#include "engine/model/model.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct worker_options {
+    const char *weights;
+    const char *runner;  /* NULL: by the checkpoint's model_type */
+    const char *drafter; /* NULL: none */
+    bool trusted;
+    const char *speculative_protocol; /* NULL: plain v1 */
+    const char *const *resources;     /* "NAME=PATH" each */
+    size_t resource_count;
+    int64_t kv_bytes; /* keys and values may take at most this */
+    struct model_options model;
+};
+
+/* Everything that can be said about the options without reading a file. Errors: missingWeights,
+ * emptyRunnerID, unknownRunner, badValue, DECODER-NOT-LOADED. */
+bool worker_check_options(const struct worker_options *o, struct error *err);
+
+struct worker;
+/* Checks the options, loads, warms up with tokens that no prompt chose. Errors: those above,
+ * unexpectedModel, KV-BYTES-EXCEEDED, VOCABULARY-TOO-SMALL, and model_open's. */
+bool worker_open(const struct worker_options *o, struct worker **out, struct error *err);
+void worker_close(struct worker *w);
+const struct model_info *worker_model_info(const struct worker *w);
+
+/* Writes the hello, then one line per request line. True when the input ended between lines.
+ * Errors: IO, REQUEST-CUT (the input ended inside a line). Refusals of requests are answers, not
+ * errors. */
+bool worker_serve(struct worker *w, int input, int output, struct error *err);
+
+/* What the parent is told of an error: name, sentence and field, never a value that was sent, and
+ * never the words that a parent must redact. out has room for size bytes. */
+char *worker_error_text(const struct error *err, char *out, size_t size);
+
+#endif

@@ -1,0 +1,676 @@
+/* bench-worker: the engine's program. runtime-worker serves one phase over stdin and stdout;
+ * manifest prints what the runner claims; generate and logits are for people. */
+#include "base/buffer.h"
+#include "base/child.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/number.h"
+#include "base/options.h"
+#include "base/terminal.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/serve/generate.h"
+#include "engine/serve/logits.h"
+#include "engine/serve/manifest.h"
+#include "engine/serve/token_file.h"
+#include "engine/serve/worker.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { EXIT_RUN = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130, PROMPT_LIMIT = 64 << 20 };
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+static int fail(int status, const struct error *err)
+{
+    char line[2048];
+    fprintf(stderr, "bench-worker: %s\n", error_line(err, line, sizeof line));
+    return status;
+}
+
+/* ---- flags that several commands share ---- */
+
+struct engine_flags {
+    const char *yarn, *cpu;
+    int64_t threads, context;
+};
+
+#define ENGINE_OPTIONS(f)                                                                          \
+    {.name = "--threads",                                                                          \
+     .kind = OPTION_INT,                                                                           \
+     .value_name = "T",                                                                            \
+     .help = "Threads; 0 is one per available core. Default: BENCH_WORKER_THREADS, else 0.",       \
+     .target = &(f)->threads,                                                                      \
+     .min = 0,                                                                                     \
+     .max = 1024},                                                                                 \
+        {.name = "--context",                                                                      \
+         .kind = OPTION_INT,                                                                       \
+         .value_name = "C",                                                                        \
+         .help = "Positions to serve. Default: the model's maximum, at most 8192.",                \
+         .target = &(f)->context,                                                                  \
+         .min = 1,                                                                                 \
+         .max = 1 << 24},                                                                          \
+        {.name = "--yarn-magnitude",                                                               \
+         .kind = OPTION_TEXT,                                                                      \
+         .value_name = "MODE",                                                                     \
+         .help = "Which authority the YaRN factor of q and k follows: attention_factor (the "      \
+                 "config's) or derived (0.1 ln(factor) + 1). Default: "                            \
+                 "BENCH_WORKER_YARN_MAGNITUDE, else attention_factor.",                            \
+         .target = &(f)->yarn},                                                                    \
+    {                                                                                              \
+        .name = "--cpu", .kind = OPTION_TEXT, .value_name = "NAME",                                \
+        .help = "Instruction set: portable, avx2, avx512 or neon; every one gives the same bits. " \
+                "Default: MLXFAST_CPU, else BENCH_WORKER_CPU, else the best one here.",            \
+        .target = &(f)->cpu                                                                        \
+    }
+
+static const char *environment(const char *name)
+{
+    const char *value = getenv(name);
+    return value && value[0] ? value : NULL;
+}
+
+/* Flags first, then the environment. Nothing is read from disk. */
+static bool resolve_engine(const struct engine_flags *f, struct model_options *out,
+                           struct error *err)
+{
+    const char *yarn = f->yarn, *from = "--yarn-magnitude";
+    *out = (struct model_options){0};
+    if (!yarn) {
+        from = "BENCH_WORKER_YARN_MAGNITUDE";
+        yarn = getenv(from);
+    }
+    if (yarn && strcmp(yarn, "derived") == 0) {
+        out->yarn_magnitude = YARN_DERIVED;
+    } else if (yarn && strcmp(yarn, "attention_factor") != 0) {
+        error_set(err, "badValue", "badValue(%s): it is attention_factor or derived", from);
+        return error_at(err, NULL, from, yarn);
+    }
+    int64_t threads = f->threads;
+    const char *wanted = environment("BENCH_WORKER_THREADS");
+    if (threads < 0 && wanted && !number_int64(wanted, 0, 1024, &threads)) {
+        error_set(err, "badValue", "badValue(BENCH_WORKER_THREADS): a number from 0 to 1024");
+        return error_at(err, NULL, "BENCH_WORKER_THREADS", wanted);
+    }
+    out->compute.threads = threads < 0 ? 0 : (int)threads;
+    out->compute.cpu = f->cpu                       ? f->cpu
+                       : environment("MLXFAST_CPU") ? NULL
+                                                    : environment("BENCH_WORKER_CPU");
+    out->context = f->context;
+    return true;
+}
+
+static const struct engine_flags engine_defaults = {.threads = -1};
+
+/* Gives a command-line error the contract's name for it (runner-contract.md section 1), from the
+ * facts: is the flag known, was it there, had it a value. */
+static void name_usage_error(const struct command *c, int argc, char **argv, struct error *err)
+{
+    const struct option_spec *known = NULL;
+    bool was_given = false;
+    for (size_t i = 0; i < c->option_count; i++)
+        if (strcmp(c->options[i].name, err->field) == 0)
+            known = &c->options[i];
+    for (int i = 0; i < argc; i++)
+        was_given |= err->field[0] && text_starts(argv[i], err->field);
+    char name[320], message[sizeof err->message];
+    if (!known)
+        snprintf(name, sizeof name, "unknownArgument(%s)", err->field[0] ? err->field : err->value);
+    else if (!was_given)
+        snprintf(name, sizeof name, "%s",
+                 strcmp(err->field, "--weights") == 0 ? "missingWeights" : "missingArgument");
+    else if (!err->value[0])
+        snprintf(name, sizeof name, "missingValue(%s)", err->field);
+    else
+        snprintf(name, sizeof name, "badValue(%s)", err->field);
+    text_copy(message, sizeof message, err->message);
+    snprintf(err->message, sizeof err->message, "%s: %s", name, message);
+}
+
+/* -1: go on. */
+static int parse(const struct command *c, int argc, char **argv)
+{
+    struct error err;
+    switch (options_parse(c, argc, argv, NULL, &err)) {
+    case OPTIONS_OK:
+        return -1;
+    case OPTIONS_HELP:
+        options_help(c, stdout);
+        return EXIT_SUCCESS;
+    default:
+        name_usage_error(c, argc, argv, &err);
+        return fail(EXIT_USAGE, &err);
+    }
+}
+
+static int usage(const char *name, const char *message, const char *field)
+{
+    struct error err;
+    error_set(&err, name, "%s", message);
+    error_at(&err, NULL, field, NULL);
+    return fail(EXIT_USAGE, &err);
+}
+
+/* ---- runtime-worker ---- */
+
+static bool is_option_error(const struct error *err)
+{
+    static const char *const names[] = {"missingWeights", "emptyRunnerID", "unknownRunner",
+                                        "badValue"};
+    for (size_t i = 0; i < COUNT(names); i++)
+        if (strcmp(err->name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+static int serve(int argc, char **argv)
+{
+    struct engine_flags flags = engine_defaults;
+    struct worker_options o = {.kv_bytes = (int64_t)8 << 30};
+    struct option_list resources = {0};
+    const struct option_spec options[] = {
+        {.name = "--weights",
+         .kind = OPTION_TEXT,
+         .required = true,
+         .value_name = "DIR",
+         .help = "The checkpoint: config.json, safetensors shards, their index.",
+         .target = &o.weights},
+        {.name = "--runner",
+         .kind = OPTION_TEXT,
+         .value_name = "ID",
+         .help = "The runner to use. Default: the one that claims the checkpoint's model_type.",
+         .target = &o.runner},
+        {.name = "--drafter",
+         .kind = OPTION_TEXT,
+         .value_name = "DIR",
+         .help = "A drafter. Refused (DECODER-NOT-LOADED): the runners here decode serially.",
+         .target = &o.drafter},
+        {.name = "--trusted",
+         .kind = OPTION_SWITCH,
+         .help = "Organiser's build only: with v1.1, serves and advertises "
+                 "cohort_reference_replay.",
+         .target = &o.trusted},
+        {.name = "--speculative-protocol",
+         .kind = OPTION_TEXT,
+         .value_name = "v1.1",
+         .help = "Serves and advertises the v1.1 surface (free-run decoding). Absent: plain v1.",
+         .target = &o.speculative_protocol},
+        {.name = "--resource",
+         .kind = OPTION_LIST,
+         .value_name = "NAME=PATH",
+         .help = "A named resource for the runner; checked for form, not used by laguna.",
+         .target = &resources},
+        {.name = "--kv-bytes",
+         .kind = OPTION_INT,
+         .value_name = "N",
+         .help = "Bytes that keys and values may take. Default: 8589934592.",
+         .target = &o.kv_bytes,
+         .min = 1,
+         .max = INT64_MAX},
+        ENGINE_OPTIONS(&flags),
+    };
+    const struct command command = {
+        .name = "bench-worker runtime-worker",
+        .summary = "Serves one phase of Engine Protocol v1: hello first, then one response line on "
+                   "stdout for each request line on stdin, until stdin ends.",
+        .notes = "exit codes: 0 the input ended, 1 run error, 2 usage.\n"
+                 "environment: BENCH_WORKER_YARN_MAGNITUDE, BENCH_WORKER_THREADS, "
+                 "BENCH_WORKER_CPU, MLXFAST_CPU as above. BENCH_WORKER_DRAFTER is as --drafter. "
+                 "BENCH_WORKER_RESIDENT_SOCKET is refused: there is no resident process here, and "
+                 "loading instead of attaching would be another measurement.",
+        .options = options,
+        .option_count = COUNT(options)};
+    int status = parse(&command, argc, argv);
+    if (status >= 0)
+        return status;
+
+    struct error err = {0};
+    struct worker *worker;
+    o.resources = resources.items;
+    o.resource_count = resources.count;
+    if (!o.drafter)
+        o.drafter = environment("BENCH_WORKER_DRAFTER");
+    if (environment("BENCH_WORKER_RESIDENT_SOCKET"))
+        return usage("RESIDENT-UNSUPPORTED", "this build cannot attach to a resident process",
+                     "BENCH_WORKER_RESIDENT_SOCKET");
+    if (!resolve_engine(&flags, &o.model, &err))
+        return fail(EXIT_USAGE, &err);
+    signal(SIGPIPE, SIG_IGN);
+    if (!worker_open(&o, &worker, &err))
+        return fail(is_option_error(&err) ? EXIT_USAGE : EXIT_RUN, &err);
+    const struct model_info *info = worker_model_info(worker);
+    fprintf(stderr, "bench-worker: %s, %d layers, context %lld, %s\n", info->model_type,
+            info->layers, (long long)info->context, info->choices);
+    bool ok = worker_serve(worker, STDIN_FILENO, STDOUT_FILENO, &err);
+    worker_close(worker);
+    return ok ? EXIT_SUCCESS : fail(EXIT_RUN, &err);
+}
+
+/* ---- manifest ---- */
+
+static int manifest(int argc, char **argv)
+{
+    const char *runner = NULL, *weights = NULL;
+    bool digest = false;
+    const struct option_spec options[] = {
+        {.name = "--runner",
+         .kind = OPTION_TEXT,
+         .value_name = "ID",
+         .help = "The runner by its id.",
+         .target = &runner},
+        {.name = "--weights",
+         .kind = OPTION_TEXT,
+         .value_name = "DIR",
+         .help = "The runner that claims this checkpoint's model_type; reads config.json only.",
+         .target = &weights},
+        {.name = "--digest",
+         .kind = OPTION_SWITCH,
+         .help = "Prints the SHA-256 of the canonical bytes instead of the bytes.",
+         .target = &digest},
+    };
+    const struct command command = {
+        .name = "bench-worker manifest",
+        .summary = "Prints a runner's manifest in its canonical bytes. Exactly one of --runner and "
+                   "--weights is needed.",
+        .notes = "exit codes: 0, 1 run error, 2 usage.",
+        .options = options,
+        .option_count = COUNT(options)};
+    int status = parse(&command, argc, argv);
+    if (status >= 0)
+        return status;
+    if (!runner && !weights)
+        return usage("manifestTargetMissing",
+                     "manifestTargetMissing: one of --runner and --weights is needed", NULL);
+    if (runner && weights)
+        return usage("manifestTargetAmbiguous",
+                     "manifestTargetAmbiguous: --runner and --weights exclude each other", NULL);
+
+    struct error err = {0};
+    const struct runner_manifest *m;
+    if (runner) {
+        if (strspn(runner, " \t") == strlen(runner))
+            return usage("emptyRunnerID", "emptyRunnerID: --runner needs a runner id", "--runner");
+        m = manifest_find_runner(runner);
+        if (!m) {
+            error_set(&err, "unknownRunner", "unknownRunner(%s): no such runner is registered",
+                      runner);
+            return fail(EXIT_USAGE, &err);
+        }
+    } else {
+        json_t *config;
+        if (!checkpoint_read_config(weights, &config, &err))
+            return fail(EXIT_RUN, &err);
+        const char *type = json_string_value(json_object_get(config, "model_type"));
+        m = type ? manifest_find_model_type(type) : NULL;
+        if (!m) {
+            error_set(&err, "UNKNOWN-MODEL-TYPE", "no runner claims this model_type");
+            error_at(&err, weights, "model_type", type ? type : "(absent)");
+        }
+        json_decref(config);
+        if (!m)
+            return fail(EXIT_RUN, &err);
+    }
+    struct buffer out = {0};
+    if (digest) {
+        char hex[SHA256_HEX];
+        manifest_digest(m, hex);
+        buffer_text(&out, hex);
+    } else {
+        manifest_write(m, &out);
+    }
+    buffer_char(&out, '\n');
+    bool ok = fwrite(out.data, 1, out.length, stdout) == out.length && fflush(stdout) == 0;
+    buffer_free(&out);
+    return ok ? EXIT_SUCCESS : EXIT_RUN;
+}
+
+/* ---- generate ---- */
+
+static void show_prefill(void *context, size_t done)
+{
+    progress_update(context, done);
+}
+
+static void show_text(void *context, const char *text, size_t length)
+{
+    (void)context;
+    fwrite(text, 1, length, stdout);
+    fflush(stdout);
+}
+
+static double rate(size_t count, double seconds)
+{
+    return seconds > 0 ? (double)count / seconds : 0;
+}
+
+static json_t *id_array(const int64_t *wide, const int32_t *narrow, size_t count)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(array, json_integer(wide ? wide[i] : narrow[i]));
+    return array;
+}
+
+static void print_json(struct model *m, const struct generate_request *request,
+                       const struct generate_result *r)
+{
+    const struct model_info *info = model_get_info(m);
+    size_t steps = r->count > 0 ? r->count - 1 : 0;
+    json_t *o = json_object();
+    json_object_set_new(o, "model_type", json_string(info->model_type));
+    json_object_set_new(o, "engine", json_string(compute_name(model_compute(m))));
+    json_object_set_new(o, "choices", json_string(info->choices));
+    json_object_set_new(o, "prompt_ids", id_array(request->prompt, NULL, request->prompt_count));
+    json_object_set_new(o, "token_ids", id_array(NULL, r->tokens, r->count));
+    json_object_set_new(o, "text",
+                        json_stringn(r->text.length ? r->text.data : "", r->text.length));
+    json_object_set_new(o, "stop_reason", json_string(generate_end_name(r->end)));
+    json_object_set_new(o, "prefill_seconds", json_real(r->prefill_seconds));
+    json_object_set_new(o, "decode_seconds", json_real(r->decode_seconds));
+    json_object_set_new(o, "prefill_tokens_per_second",
+                        json_real(rate(request->prompt_count, r->prefill_seconds)));
+    json_object_set_new(o, "decode_tokens_per_second", json_real(rate(steps, r->decode_seconds)));
+    json_object_set_new(o, "bytes_per_token", json_integer((json_int_t)info->bytes_per_token));
+    struct buffer out = {0};
+    json_write_canonical(o, 0, &out);
+    buffer_char(&out, '\n');
+    fwrite(out.data, 1, out.length, stdout);
+    buffer_free(&out);
+    json_decref(o);
+}
+
+struct generate_flags {
+    const char *weights, *prompt, *prompt_file, *tokens_file;
+    int64_t count;
+    bool json;
+};
+
+/* The prompt's ids from whichever flag gave it; *path names the file for messages. */
+static bool read_prompt(const struct generate_flags *f, const struct tokenizer *t,
+                        const struct model_info *info, struct prompt *out, struct error *err)
+{
+    if (f->tokens_file) {
+        struct token_file file;
+        if (!token_file_read(f->tokens_file, &file, err))
+            return false;
+        *out = (struct prompt){file.ids, file.count};
+        return tokens_check_range(out->ids, out->count, info->vocab, f->tokens_file, err);
+    }
+    struct buffer text = {0};
+    if (f->prompt)
+        buffer_text(&text, f->prompt);
+    else if (!file_read(f->prompt_file, PROMPT_LIMIT, &text, err))
+        return false;
+    bool ok = generate_encode_prompt(t, info, text.length ? text.data : "", text.length, out, err);
+    if (!ok)
+        error_at(err, f->prompt_file, f->prompt ? "--prompt" : NULL, NULL);
+    buffer_free(&text);
+    return ok;
+}
+
+static int generate_with(struct model *m, const struct tokenizer *t, const struct generate_flags *f)
+{
+    struct error err = {0};
+    struct prompt prompt = {0};
+    struct generate_result r = {0};
+    const struct model_info *info = model_get_info(m);
+    if (!read_prompt(f, t, info, &prompt, &err)) {
+        free(prompt.ids);
+        return fail(EXIT_RUN, &err);
+    }
+    struct progress progress = {.quiet = prompt.count <= (size_t)info->max_rows};
+    struct generate_request request = {.prompt = prompt.ids,
+                                       .prompt_count = prompt.count,
+                                       .count = (size_t)f->count,
+                                       .on_prefill = show_prefill,
+                                       .on_text = f->json ? NULL : show_text,
+                                       .context = &progress};
+    progress_begin(&progress, "prompt", "tokens", prompt.count);
+    bool ok = generate_run(m, t, &request, &r, &err);
+    if (ok && f->json) {
+        print_json(m, &request, &r);
+    } else if (ok) {
+        fputc('\n', stdout);
+        if (!t) {
+            for (size_t i = 0; i < r.count; i++)
+                printf("%s%d", i ? " " : "", r.tokens[i]);
+            fputc('\n', stdout);
+        }
+        fflush(stdout);
+        fprintf(stderr,
+                "prefill %zu tokens, %.1f per second; decode %zu tokens, %.1f per second; %s; %s\n",
+                request.prompt_count, rate(request.prompt_count, r.prefill_seconds), r.count,
+                rate(r.count > 0 ? r.count - 1 : 0, r.decode_seconds), generate_end_name(r.end),
+                compute_name(model_compute(m)));
+    }
+    int status = !ok                                ? fail(EXIT_RUN, &err)
+                 : r.end == SERIAL_END_INTERRUPT    ? EXIT_INTERRUPTED
+                 : fflush(stdout) || ferror(stdout) ? EXIT_RUN
+                                                    : EXIT_SUCCESS;
+    generate_result_free(&r);
+    free(prompt.ids);
+    return status;
+}
+
+static int generate(int argc, char **argv)
+{
+    struct engine_flags flags = engine_defaults;
+    struct generate_flags f = {.count = 128};
+    const struct option_spec options[] = {
+        {.name = "--weights",
+         .kind = OPTION_TEXT,
+         .required = true,
+         .value_name = "DIR",
+         .help = "The checkpoint, with its tokenizer.json.",
+         .target = &f.weights},
+        {.name = "--prompt",
+         .kind = OPTION_TEXT,
+         .value_name = "TEXT",
+         .help = "The prompt. Text never becomes a control token, whatever it spells.",
+         .target = &f.prompt},
+        {.name = "--prompt-file",
+         .kind = OPTION_TEXT,
+         .value_name = "F",
+         .help = "The prompt from a UTF-8 file, every byte of it.",
+         .target = &f.prompt_file},
+        {.name = "--tokens-file",
+         .kind = OPTION_TEXT,
+         .value_name = "F",
+         .help = "The prompt as token ids: a JSON array, or integers between spaces or commas. "
+                 "Nothing is put in front.",
+         .target = &f.tokens_file},
+        {.name = "-n",
+         .kind = OPTION_INT,
+         .value_name = "N",
+         .help = "Tokens to make at most; a token of the stop set ends it sooner. Default: 128.",
+         .target = &f.count,
+         .min = 1,
+         .max = 1 << 24},
+        {.name = "--json",
+         .kind = OPTION_SWITCH,
+         .help = "Prints one JSON object at the end instead of text as it comes.",
+         .target = &f.json},
+        ENGINE_OPTIONS(&flags),
+    };
+    const struct command command = {
+        .name = "bench-worker generate",
+        .summary = "Continues a prompt greedily. Exactly one of --prompt, --prompt-file and "
+                   "--tokens-file is needed.",
+        .notes = "Text goes to stdout as it comes, the speeds to stderr at the end. Ctrl-C ends it "
+                 "with what was made.\n"
+                 "exit codes: 0, 1 run error, 2 usage, 130 interrupted.",
+        .options = options,
+        .option_count = COUNT(options)};
+    int status = parse(&command, argc, argv);
+    if (status >= 0)
+        return status;
+    int given = (f.prompt != NULL) + (f.prompt_file != NULL) + (f.tokens_file != NULL);
+    if (given != 1)
+        return usage("USAGE",
+                     given ? "only one of --prompt, --prompt-file and --tokens-file may be given"
+                           : "one of --prompt, --prompt-file and --tokens-file is needed",
+                     NULL);
+
+    struct error err = {0};
+    struct model_options model_options;
+    struct model *m = NULL;
+    struct tokenizer *t = NULL;
+    if (!resolve_engine(&flags, &model_options, &err))
+        return fail(EXIT_USAGE, &err);
+    interrupt_install();
+    if (!model_open(f.weights, &model_options, &m, &err))
+        return fail(EXIT_RUN, &err);
+    /* Token ids need no tokenizer, but are shown as text where there is one. */
+    struct arena arena = {0};
+    bool wanted = !f.tokens_file || file_exists(path_join(&arena, f.weights, "tokenizer.json"));
+    arena_free(&arena);
+    if (wanted && !generate_open_tokenizer(f.weights, model_get_info(m), &t, &err)) {
+        model_close(m);
+        return fail(EXIT_RUN, &err);
+    }
+    status = generate_with(m, t, &f);
+    if (t)
+        tokenizer_close(t);
+    model_close(m);
+    return status;
+}
+
+/* ---- logits ---- */
+
+static int logits(int argc, char **argv)
+{
+    struct engine_flags flags = engine_defaults;
+    const char *weights = NULL, *tokens_path = NULL, *out = NULL, *activations = "bf16";
+    int64_t rows = 0;
+    const struct option_spec options[] = {
+        {.name = "--weights",
+         .kind = OPTION_TEXT,
+         .required = true,
+         .value_name = "DIR",
+         .help = "The checkpoint.",
+         .target = &weights},
+        {.name = "--tokens-file",
+         .kind = OPTION_TEXT,
+         .required = true,
+         .value_name = "F",
+         .help = "Token ids: a JSON array, or integers between spaces or commas.",
+         .target = &tokens_path},
+        {.name = "--out",
+         .kind = OPTION_TEXT,
+         .required = true,
+         .value_name = "FILE",
+         .help = "Receives little-endian float32 [positions, vocabulary]; written whole or not at "
+                 "all.",
+         .target = &out},
+        {.name = "--activations",
+         .kind = OPTION_TEXT,
+         .value_name = "KIND",
+         .help = "bf16 (the model's arithmetic) or f32 (no rounding to bf16, for comparison with "
+                 "float32 oracles). Default: bf16.",
+         .target = &activations},
+        {.name = "--rows",
+         .kind = OPTION_INT,
+         .value_name = "R",
+         .help = "Rows of one forward; the bits do not depend on it. Default: 256.",
+         .target = &rows,
+         .min = 1,
+         .max = 4096},
+        ENGINE_OPTIONS(&flags),
+    };
+    const struct command command = {
+        .name = "bench-worker logits",
+        .summary = "Writes the logits of every position of a token sequence.",
+        .notes = "Without --context the context is as long as the sequence.\n"
+                 "exit codes: 0, 1 run error, 2 usage, 130 interrupted.",
+        .options = options,
+        .option_count = COUNT(options)};
+    int status = parse(&command, argc, argv);
+    if (status >= 0)
+        return status;
+
+    struct error err = {0};
+    struct model_options model_options;
+    struct token_file tokens;
+    struct model *m = NULL;
+    if (!resolve_engine(&flags, &model_options, &err))
+        return fail(EXIT_USAGE, &err);
+    if (strcmp(activations, "f32") == 0) {
+        model_options.compute.activations = ACTIVATIONS_F32;
+    } else if (strcmp(activations, "bf16") != 0) {
+        error_set(&err, "badValue", "badValue(--activations): it is bf16 or f32");
+        error_at(&err, NULL, "--activations", activations);
+        return fail(EXIT_USAGE, &err);
+    }
+    interrupt_install();
+    if (!token_file_read(tokens_path, &tokens, &err))
+        return fail(EXIT_RUN, &err);
+    model_options.max_rows = (int)rows;
+    if (model_options.context == 0)
+        model_options.context = (int64_t)tokens.count;
+    struct progress progress = {0};
+    bool ok = model_open(weights, &model_options, &m, &err);
+    const struct model_info *info = ok ? model_get_info(m) : NULL;
+    ok = ok && tokens_check_range(tokens.ids, tokens.count, info->vocab, tokens_path, &err);
+    if (ok) {
+        progress_begin(&progress, "logits", "positions", tokens.count);
+        ok = logits_write(m, tokens.ids, tokens.count, out, show_prefill, &progress, &err);
+        if (ok)
+            progress_end(&progress);
+    }
+    if (ok)
+        fprintf(stderr, "bench-worker: %zu positions, vocabulary %d, %s\n", tokens.count,
+                info->vocab, info->choices);
+    model_close(m);
+    token_file_free(&tokens);
+    if (ok)
+        return EXIT_SUCCESS;
+    return fail(strcmp(err.name, "INTERRUPTED") == 0 ? EXIT_INTERRUPTED : EXIT_RUN, &err);
+}
+
+/* ---- the program ---- */
+
+static const struct subcommand {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} subcommands[] = {
+    {"runtime-worker", serve, "serves one phase over stdin and stdout (also the default)"},
+    {"manifest", manifest, "prints a runner's manifest or its digest"},
+    {"generate", generate, "continues a prompt, for people"},
+    {"logits", logits, "writes the logits of every position to a file"},
+};
+
+static void print_overview(FILE *out)
+{
+    fputs("usage: bench-worker [SUBCOMMAND] [flags]; --help after a subcommand shows its flags\n",
+          out);
+    for (size_t i = 0; i < COUNT(subcommands); i++)
+        fprintf(out, "  %-15s %s\n", subcommands[i].name, subcommands[i].summary);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2 || argv[1][0] == '-') {
+        bool help = false;
+        for (int i = 1; i < argc; i++)
+            help |= strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
+        if (help) {
+            print_overview(stdout);
+            fputc('\n', stdout);
+        }
+        return serve(argc - 1, argv + 1);
+    }
+    for (size_t i = 0; i < COUNT(subcommands); i++)
+        if (strcmp(argv[1], subcommands[i].name) == 0)
+            return subcommands[i].run(argc - 2, argv + 2);
+    struct error err;
+    error_set(&err, "unknownSubcommand",
+              "unknownSubcommand(%s): runtime-worker, manifest, generate and logits are known",
+              argv[1]);
+    fail(EXIT_USAGE, &err);
+    return EXIT_USAGE;
+}
