@@ -92,6 +92,7 @@ struct compute_shape {
     int max_heads, max_kv_heads, head_dim;
     int max_ffn_width; /* dense, shared and expert widths */
     int max_experts, max_top_k;
+    int max_expert_width; /* routed and shared experts; 0: max_ffn_width */
 };
 
 struct compute;  /* a backend instance: threads, scratch, the stream x */

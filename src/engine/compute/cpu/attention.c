@@ -1,0 +1,155 @@
+/* The attention block (laguna.md section 5): norm, projections, per-head norm, rotary, cache,
+ * softmax over the visible keys, gate per head, output projection, residual. */
+#include "engine/compute/cpu/backend.h"
+#include "engine/compute/cpu/machine.h"
+
+#include <math.h>
+
+struct attention_region {
+    struct compute *c;
+    const struct attention_block *b;
+    struct kv_layer *kv;
+    int64_t pos0;
+    int rows;
+    float scale;
+    struct linear_job project[4], output;
+};
+
+/* Norm and rotary of this thread's keys; keys and values go to the ring. */
+static void append(const struct attention_region *g, int thread, int threads)
+{
+    const struct compute *c = g->c;
+    const struct attention_block *b = g->b;
+    const size_t dim = (size_t)b->head_dim, narrow = dim * (size_t)b->kv_heads;
+    const struct range mine = range_of(g->rows * b->kv_heads, 1, thread, threads);
+    for (int i = mine.begin; i < mine.end; i++) {
+        const int r = i / b->kv_heads, h = i % b->kv_heads;
+        const int64_t position = g->pos0 + r;
+        float *k = c->k + (size_t)r * narrow + (size_t)h * dim;
+        const float *v = c->v + (size_t)r * narrow + (size_t)h * dim;
+        c->kernels->rms_norm(c->activations, k, b->k_norm, b->head_dim, b->eps, k);
+        c->kernels->rope(c->activations, b->rope, position, k);
+        const size_t slot =
+            (size_t)h * (size_t)g->kv->capacity + (size_t)(position % g->kv->capacity);
+        kernel_key_store(c->kernels, c->activations, k, b->head_dim,
+                         g->kv->keys + slot * g->kv->key_bytes);
+        kernel_value_store(c->activations, v, b->head_dim,
+                           g->kv->values + slot * g->kv->value_bytes);
+    }
+}
+
+/* `count` query heads from `first` on, all of one key/value head, of row r. */
+static void attend(const struct attention_region *g, int r, int kv_head, int first, int count,
+                   int thread)
+{
+    const struct compute *c = g->c;
+    const struct attention_block *b = g->b;
+    const size_t dim = (size_t)b->head_dim, wide = dim * (size_t)b->heads;
+    const int64_t position = g->pos0 + r;
+
+    /* Thread scratch: the kernel's, prepared queries, pointers to them, gates. */
+    uint8_t *piece = thread_scratch(c, thread);
+    float *scratch = (float *)(void *)piece;
+    piece += kernel_attention_scratch(b->head_dim) * sizeof(float);
+    const size_t stride = (size_t)kernel_pad(b->head_dim, KERNEL_BLOCK) *
+                          (size_t)c->kernels->prepared_bytes[c->activations];
+    uint8_t *prepared = piece;
+    piece += (size_t)count * stride;
+    const void **q = (const void **)(void *)piece;
+    piece += (size_t)count * sizeof *q;
+    float *gate = (float *)(void *)piece;
+
+    for (int i = 0; i < count; i++) {
+        float *x = c->q + (size_t)r * wide + (size_t)(first + i) * dim;
+        c->kernels->rms_norm(c->activations, x, b->q_norm, b->head_dim, b->eps, x);
+        c->kernels->rope(c->activations, b->rope, position, x);
+        q[i] = prepared + (size_t)i * stride;
+        c->kernels->prepare(c->activations, x, b->head_dim, prepared + (size_t)i * stride);
+    }
+    c->kernels->softplus(c->activations, c->gate_logit + (size_t)r * (size_t)b->heads + first,
+                         count, gate);
+
+    const int64_t oldest = b->window > 0 ? position - b->window + 1 : 0;
+    const size_t ring = (size_t)kv_head * (size_t)g->kv->capacity;
+    const struct attention_call call = {.heads = count,
+                                        .head_dim = b->head_dim,
+                                        .scale = g->scale,
+                                        .q = q,
+                                        .gate = gate,
+                                        .keys = g->kv->keys + ring * g->kv->key_bytes,
+                                        .values = g->kv->values + ring * g->kv->value_bytes,
+                                        .capacity = g->kv->capacity,
+                                        .first = oldest > 0 ? oldest : 0,
+                                        .last = position,
+                                        .out = c->heads + (size_t)r * wide + (size_t)first * dim,
+                                        .scratch = scratch};
+    c->kernels->attention(c->activations, &call);
+}
+
+/* Items are (row, key/value head), taken in turn so that late rows, which see more keys, are
+ * shared out; when there are fewer items than threads, the query heads of an item are cut too. */
+static void attend_all(const struct attention_region *g, int thread, int threads)
+{
+    const struct attention_block *b = g->b;
+    const int group = b->heads / b->kv_heads, items = g->rows * b->kv_heads;
+    int parts = (threads + items - 1) / items;
+    if (parts > group)
+        parts = group;
+    for (int i = thread; i < items * parts; i += threads) {
+        const int item = i / parts, part = i % parts;
+        const struct range heads = range_of(group, 1, part, parts);
+        const int kv_head = item % b->kv_heads;
+        attend(g, item / b->kv_heads, kv_head, kv_head * group + heads.begin,
+               heads.end - heads.begin, thread);
+    }
+}
+
+static void attention_work(void *context, int thread, int threads)
+{
+    const struct attention_region *g = context;
+    const struct compute *c = g->c;
+    const int wide = g->b->heads * g->b->head_dim;
+
+    rows_normalize(c, g->b->input_norm, g->b->eps, 0, g->rows, thread, threads);
+    pool_barrier(c->pool);
+    linear_jobs_run(c, g->project, 4, thread, threads);
+    pool_barrier(c->pool);
+    append(g, thread, threads);
+    pool_barrier(c->pool);
+    attend_all(g, thread, threads);
+    pool_barrier(c->pool);
+    const struct range mine = range_of(g->rows, 1, thread, threads);
+    for (int r = mine.begin; r < mine.end; r++)
+        c->kernels->prepare(c->activations, c->heads + (size_t)r * (size_t)wide, wide,
+                            c->input + (size_t)r * c->input_stride);
+    pool_barrier(c->pool);
+    linear_jobs_run(c, &g->output, 1, thread, threads);
+}
+
+void compute_attention(struct compute *c, const struct attention_block *b, struct kv_layer *kv,
+                       int64_t pos0, int rows)
+{
+    if (rows <= 0)
+        return;
+    const uint64_t mode = machine_float_enter();
+    rows_point(c, rows);
+    struct attention_region g = {.c = c, .b = b, .kv = kv, .pos0 = pos0, .rows = rows};
+    g.scale = (float)(1.0 / sqrt((double)b->head_dim));
+    const struct weight_matrix *const weights[] = {&b->q, &b->k, &b->v, &b->gate};
+    float *const outputs[] = {c->q, c->k, c->v, c->gate_logit};
+    for (int i = 0; i < 4; i++)
+        g.project[i] = (struct linear_job){.w = weights[i],
+                                           .x = c->rows,
+                                           .rows = rows,
+                                           .y = outputs[i],
+                                           .y_stride = (size_t)weights[i]->out};
+    g.output = (struct linear_job){.w = &b->o,
+                                   .x = c->rows,
+                                   .rows = rows,
+                                   .y = c->x,
+                                   .y_stride = (size_t)c->shape.hidden,
+                                   .add = true};
+    const double cost = linear_jobs_cost(g.project, 4) + linear_jobs_cost(&g.output, 1);
+    pool_run(c->pool, region_threads(c, cost), attention_work, &g);
+    machine_float_leave(mode);
+}

@@ -1,0 +1,87 @@
+/* The CPU backend's insides, shared by its blocks: the stream, scratch, and how linear layers are
+ * cut over threads. */
+#ifndef MLXFAST_ENGINE_COMPUTE_CPU_BACKEND_H
+#define MLXFAST_ENGINE_COMPUTE_CPU_BACKEND_H
+
+#include "engine/compute/blocks.h"
+#include "engine/compute/cpu/kernels.h"
+#include "engine/compute/cpu/pool.h"
+
+struct compute {
+    const struct cpu_kernels *kernels;
+    enum activations activations;
+    struct compute_shape shape;
+    struct pool *pool;
+    char name[64];
+    void *memory; /* everything below */
+
+    float *x;       /* the stream [max_rows, hidden] */
+    uint8_t *input; /* prepared rows, input_stride bytes apart: of the norm's output, of the
+                       attention's; [max_rows] */
+    size_t input_stride;
+    float *q, *k, *v, *gate_logit; /* [max_rows, heads * head_dim] .. [max_rows, heads] */
+    float *heads;                  /* attention output [max_rows, heads * head_dim] */
+
+    /* ffn: an "entry" is one row in one expert, grouped by expert, the shared expert last; a dense
+     * layer has one entry per row. */
+    float *ffn_gate, *ffn_up; /* [entries, width] */
+    uint8_t *ffn_input;       /* prepared rows of silu(gate) * up */
+    float *ffn_out;           /* [entries, hidden] */
+    float *router;            /* [max_rows, experts]: logits, then scores */
+    float *router_key;        /* [max_rows, experts]: score + bias */
+    int *chosen;              /* [max_rows, top_k] experts in selection order */
+    float *mix;               /* [max_rows, top_k] weights */
+    int *entry_of;            /* [max_rows, top_k] the entry of a row's choice */
+    int *expert_start;        /* [experts + 1] first entry of each expert */
+    int *expert_filled;       /* [experts] */
+
+    const void **rows;       /* pointers to prepared rows */
+    struct linear_job *jobs; /* [3 * (experts + 1)] */
+
+    uint8_t *thread_scratch; /* one piece per thread, thread_bytes apart */
+    size_t thread_bytes;
+};
+
+struct kv_layer {
+    int kv_heads, head_dim;
+    int64_t capacity;
+    size_t key_bytes, value_bytes; /* of one row of one head */
+    uint8_t *keys, *values;        /* [kv_heads, capacity] rows */
+};
+
+/* A linear layer to be shared by the threads of a region. */
+struct linear_job {
+    const struct weight_matrix *w;
+    const void *const *x; /* [rows] prepared */
+    int rows;
+    float *y;
+    size_t y_stride;
+    bool add;
+};
+
+/* Runs this thread's part of the outputs of all jobs: the cost is cut evenly, in pieces of eight
+ * outputs. */
+void linear_jobs_run(const struct compute *c, const struct linear_job *jobs, int count, int thread,
+                     int threads);
+/* What the jobs cost, in multiply-adds with the streaming of the weights counted as two rows. */
+double linear_jobs_cost(const struct linear_job *jobs, int count);
+
+/* How many threads a region of this cost deserves. */
+int region_threads(const struct compute *c, double cost);
+
+/* This thread's part of n items, in multiples of unit. */
+struct range {
+    int begin, end;
+};
+struct range range_of(int n, int unit, int thread, int threads);
+
+/* norm(x[first_row + r]) of this thread's rows, prepared into c->input + r * input_stride. */
+void rows_normalize(const struct compute *c, const uint16_t *norm, float eps, int first_row,
+                    int rows, int thread, int threads);
+/* c->rows[r] = c->input + r * input_stride */
+void rows_point(struct compute *c, int rows);
+
+uint8_t *thread_scratch(const struct compute *c, int thread);
+void *memory_aligned(size_t size); /* 64-byte aligned, not zeroed; NULL when there is none */
+
+#endif

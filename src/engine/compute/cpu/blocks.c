@@ -1,0 +1,324 @@
+/* The backend itself: its memory, the small blocks (embedding, head), and what all blocks share. */
+#include "engine/checkpoint/formats.h"
+#include "engine/compute/cpu/backend.h"
+#include "engine/compute/cpu/machine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 64 };
+
+void *memory_aligned(size_t size)
+{
+    if (size > SIZE_MAX / 2)
+        return NULL;
+    return aligned_alloc(ALIGN, size == 0 ? ALIGN : (size + ALIGN - 1) / ALIGN * ALIGN);
+}
+
+/* ---- Memory: every piece is measured, then cut from one allocation. ---- */
+
+struct layout {
+    uint8_t *base; /* NULL while measuring */
+    size_t used;
+    bool overflow;
+};
+
+static void *take(struct layout *l, size_t a, size_t b, size_t element)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(a, b, &bytes) || __builtin_mul_overflow(bytes, element, &bytes) ||
+        bytes > SIZE_MAX / 4 || l->used > SIZE_MAX / 4) {
+        l->overflow = true;
+        return NULL;
+    }
+    uint8_t *p = l->base == NULL ? NULL : l->base + l->used;
+    l->used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    return p;
+}
+
+static size_t prepared_stride(const struct compute *c, int n)
+{
+    const size_t bytes =
+        (size_t)kernel_pad(n, KERNEL_BLOCK) * (size_t)c->kernels->prepared_bytes[c->activations];
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static void lay_out(struct compute *c, struct layout *l)
+{
+    const struct compute_shape *s = &c->shape;
+    const size_t rows = (size_t)s->max_rows, hidden = (size_t)s->hidden;
+    const size_t dim = (size_t)s->head_dim;
+    const size_t wide = dim * (size_t)s->max_heads, narrow = dim * (size_t)s->max_kv_heads;
+    const size_t experts = (size_t)s->max_experts, top_k = (size_t)s->max_top_k;
+    const int expert_width = s->max_expert_width > 0 ? s->max_expert_width : s->max_ffn_width;
+    const size_t entries = rows * (top_k + 1);
+    const size_t f = sizeof(float);
+
+    c->x = take(l, rows, hidden, f);
+    c->input_stride = prepared_stride(c, (int)larger(hidden, wide));
+    c->input = take(l, rows, c->input_stride, 1);
+    c->q = take(l, rows, wide, f);
+    c->k = take(l, rows, narrow, f);
+    c->v = take(l, rows, narrow, f);
+    c->gate_logit = take(l, rows, (size_t)s->max_heads, f);
+    c->heads = take(l, rows, wide, f);
+
+    const size_t inner =
+        larger(rows * (size_t)s->max_ffn_width, experts > 0 ? entries * (size_t)expert_width : 0);
+    c->ffn_gate = take(l, inner, 1, f);
+    c->ffn_up = take(l, inner, 1, f);
+    c->ffn_input = take(l,
+                        larger(rows * prepared_stride(c, s->max_ffn_width),
+                               experts > 0 ? entries * prepared_stride(c, expert_width) : 0),
+                        1, 1);
+    c->ffn_out = take(l, entries, hidden, f);
+    c->router = take(l, rows, experts, f);
+    c->router_key = take(l, rows, experts, f);
+    c->chosen = take(l, rows, top_k, sizeof(int));
+    c->mix = take(l, rows, top_k, f);
+    c->entry_of = take(l, rows, top_k, sizeof(int));
+    c->expert_start = take(l, experts + 1, 1, sizeof(int));
+    c->expert_filled = take(l, experts, 1, sizeof(int));
+    /* inputs of the rows, of their routed entries (and room for one more each), of all entries */
+    c->rows = take(l, rows * (2 * top_k + 3), 1, sizeof(void *));
+    c->jobs = take(l, 3 * (experts + 1), 1, sizeof(struct linear_job));
+
+    /* attention: prepared queries and softplus gates of a group, the kernel's own; a norm's row */
+    const size_t attention = (size_t)s->max_heads * (prepared_stride(c, s->head_dim) + f + ALIGN) +
+                             kernel_attention_scratch(s->head_dim) * f + 4 * ALIGN;
+    c->thread_bytes = larger(attention, hidden * f + ALIGN);
+    c->thread_bytes = (c->thread_bytes + ALIGN - 1) / ALIGN * ALIGN;
+    c->thread_scratch = take(l, (size_t)pool_threads(c->pool), c->thread_bytes, 1);
+}
+
+static bool shape_is_sane(const struct compute_shape *s)
+{
+    enum { LIMIT = 1 << 24 }; /* of any one size; keeps products of two within size_t */
+    const int sizes[] = {s->max_rows,     s->hidden,   s->vocab,        s->max_heads,
+                         s->max_kv_heads, s->head_dim, s->max_ffn_width};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (sizes[i] < 1 || sizes[i] > LIMIT)
+            return false;
+    const int counts[] = {s->max_experts, s->max_top_k, s->max_expert_width};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        if (counts[i] < 0 || counts[i] > LIMIT)
+            return false;
+    return (int64_t)s->head_dim * s->max_heads <= LIMIT;
+}
+
+bool compute_new(const struct compute_options *options, const struct compute_shape *shape,
+                 struct compute **out, struct error *err)
+{
+    *out = NULL;
+    const struct cpu_kernels *kernels;
+    if (!kernels_choose(options->cpu, &kernels, err))
+        return false;
+    if (!shape_is_sane(shape))
+        return error_set(err, "OUT-OF-MEMORY", "a size of the model is out of range");
+    struct compute *c = calloc(1, sizeof *c);
+    if (c == NULL)
+        return error_set(err, "OUT-OF-MEMORY", "no memory for the CPU backend");
+    c->kernels = kernels;
+    c->activations = options->activations;
+    c->shape = *shape;
+    if (!pool_new(options->threads, &c->pool, err)) {
+        free(c);
+        return false;
+    }
+    struct layout l = {0};
+    lay_out(c, &l);
+    if (!l.overflow)
+        l.base = c->memory = memory_aligned(l.used);
+    if (l.base == NULL) {
+        const size_t wanted = l.used;
+        compute_free(c);
+        return error_set(err, "OUT-OF-MEMORY", "no memory for %zu bytes of scratch", wanted);
+    }
+    l.used = 0;
+    lay_out(c, &l);
+    const int threads = pool_threads(c->pool);
+    snprintf(c->name, sizeof c->name, "cpu %s, %d thread%s", kernels->name, threads,
+             threads == 1 ? "" : "s");
+    *out = c;
+    return true;
+}
+
+void compute_free(struct compute *c)
+{
+    if (c == NULL)
+        return;
+    pool_free(c->pool);
+    free(c->memory);
+    free(c);
+}
+
+const char *compute_name(const struct compute *c)
+{
+    return c->name;
+}
+
+const char *compute_cpu_name(const struct compute *c)
+{
+    return c->kernels->name;
+}
+
+int compute_threads(const struct compute *c)
+{
+    return pool_threads(c->pool);
+}
+
+/* ---- Shared by the blocks ---- */
+
+uint8_t *thread_scratch(const struct compute *c, int thread)
+{
+    return c->thread_scratch + (size_t)thread * c->thread_bytes;
+}
+
+struct range range_of(int n, int unit, int thread, int threads)
+{
+    const int64_t pieces = ((int64_t)n + unit - 1) / unit;
+    const int64_t begin = pieces * thread / threads * unit;
+    const int64_t end = pieces * (thread + 1) / threads * unit;
+    const struct range r = {(int)(begin < n ? begin : n), (int)(end < n ? end : n)};
+    return r;
+}
+
+int region_threads(const struct compute *c, double cost)
+{
+    /* A hand-over and a few barriers take about a microsecond, in which a core does this much. */
+    const double per_thread = 100000;
+    const double n = 1 + cost / per_thread;
+    const int threads = pool_threads(c->pool);
+    return n < threads ? (int)n : threads;
+}
+
+static double output_cost(const struct linear_job *j)
+{
+    return (double)j->w->in * (j->rows + 2);
+}
+
+double linear_jobs_cost(const struct linear_job *jobs, int count)
+{
+    double cost = 0;
+    for (int i = 0; i < count; i++)
+        cost += output_cost(&jobs[i]) * jobs[i].w->out;
+    return cost;
+}
+
+/* The first output of a job that lies past a point of the whole cost, in pieces of eight. */
+static int output_at(const struct linear_job *j, double before, double point)
+{
+    enum { PIECE = 8 };
+    const double outputs = (point - before) / output_cost(j);
+    if (outputs <= 0)
+        return 0;
+    if (outputs >= j->w->out)
+        return j->w->out;
+    const int o = kernel_pad((int)outputs, PIECE);
+    return o < j->w->out ? o : j->w->out;
+}
+
+void linear_jobs_run(const struct compute *c, const struct linear_job *jobs, int count, int thread,
+                     int threads)
+{
+    const double total = linear_jobs_cost(jobs, count);
+    const double low = total * thread / threads, high = total * (thread + 1) / threads;
+    double before = 0;
+    for (int i = 0; i < count; i++) {
+        const struct linear_job *j = &jobs[i];
+        const int first = thread == 0 ? 0 : output_at(j, before, low);
+        const int end = thread == threads - 1 ? j->w->out : output_at(j, before, high);
+        before += output_cost(j) * j->w->out;
+        if (first >= end)
+            continue;
+        const struct linear_call call = {.w = j->w,
+                                         .x = j->x,
+                                         .rows = j->rows,
+                                         .first = first,
+                                         .count = end - first,
+                                         .y = j->y,
+                                         .y_stride = j->y_stride,
+                                         .add = j->add};
+        c->kernels->linear(c->activations, &call);
+    }
+}
+
+void rows_normalize(const struct compute *c, const uint16_t *norm, float eps, int first_row,
+                    int rows, int thread, int threads)
+{
+    const int hidden = c->shape.hidden;
+    float *y = (float *)(void *)thread_scratch(c, thread);
+    const struct range mine = range_of(rows, 1, thread, threads);
+    for (int r = mine.begin; r < mine.end; r++) {
+        const float *x = c->x + (size_t)(first_row + r) * (size_t)hidden;
+        c->kernels->rms_norm(c->activations, x, norm, hidden, eps, y);
+        c->kernels->prepare(c->activations, y, hidden, c->input + (size_t)r * c->input_stride);
+    }
+}
+
+void rows_point(struct compute *c, int rows)
+{
+    for (int r = 0; r < rows; r++)
+        c->rows[r] = c->input + (size_t)r * c->input_stride;
+}
+
+/* ---- Embedding, head, reading ---- */
+
+void compute_embed(struct compute *c, const struct weight_matrix *table, const int32_t *ids,
+                   int rows)
+{
+    const size_t hidden = (size_t)c->shape.hidden;
+    for (int r = 0; r < rows; r++) {
+        const uint8_t *row = (const uint8_t *)table->data + (size_t)ids[r] * hidden * 2;
+        float *x = c->x + (size_t)r * hidden;
+        for (size_t i = 0; i < hidden; i++) {
+            uint16_t b;
+            memcpy(&b, row + 2 * i, sizeof b);
+            x[i] = bf16_to_f32(b);
+        }
+    }
+}
+
+struct head_region {
+    struct compute *c;
+    const struct head_block *b;
+    struct linear_job job;
+    int first_row;
+};
+
+static void head_work(void *context, int thread, int threads)
+{
+    const struct head_region *h = context;
+    rows_normalize(h->c, h->b->norm, h->b->eps, h->first_row, h->job.rows, thread, threads);
+    pool_barrier(h->c->pool);
+    linear_jobs_run(h->c, &h->job, 1, thread, threads);
+}
+
+void compute_head(struct compute *c, const struct head_block *b, int first_row, int rows,
+                  float *logits)
+{
+    if (rows <= 0)
+        return;
+    const uint64_t mode = machine_float_enter();
+    rows_point(c, rows);
+    struct head_region h = {.c = c, .b = b, .first_row = first_row};
+    h.job = (struct linear_job){.w = &b->output,
+                                .x = c->rows,
+                                .rows = rows,
+                                .y = logits,
+                                .y_stride = (size_t)b->output.out};
+    pool_run(c->pool, region_threads(c, linear_jobs_cost(&h.job, 1)), head_work, &h);
+    machine_float_leave(mode);
+}
+
+void compute_read_rows(const struct compute *c, int first_row, int rows, float *out)
+{
+    const size_t hidden = (size_t)c->shape.hidden;
+    memcpy(out, c->x + (size_t)first_row * hidden, (size_t)rows * hidden * sizeof *out);
+}

@@ -1,0 +1,60 @@
+/* Keys and values of one layer: a ring per key/value head, the row of position p at p % capacity.
+ */
+#include "engine/compute/cpu/backend.h"
+
+#include <stdlib.h>
+
+static bool bytes_of(int kv_heads, int64_t capacity, size_t row, size_t *out)
+{
+    size_t bytes;
+    if (kv_heads < 1 || capacity < 1 ||
+        __builtin_mul_overflow((size_t)kv_heads, (size_t)capacity, &bytes) ||
+        __builtin_mul_overflow(bytes, row, &bytes))
+        return false;
+    *out = bytes;
+    return true;
+}
+
+bool kv_layer_new(struct compute *c, int kv_heads, int head_dim, int64_t capacity,
+                  struct kv_layer **out, struct error *err)
+{
+    *out = NULL;
+    struct kv_layer *kv = calloc(1, sizeof *kv);
+    size_t keys = 0, values = 0;
+    if (kv != NULL) {
+        kv->kv_heads = kv_heads;
+        kv->head_dim = head_dim;
+        kv->capacity = capacity;
+        kv->key_bytes = kernel_key_bytes(c->activations, head_dim);
+        kv->value_bytes = kernel_value_bytes(c->activations, head_dim);
+        /* Not zeroed: a row is read only after it was written, and a long context that is never
+         * reached costs no memory. */
+        if (bytes_of(kv_heads, capacity, kv->key_bytes, &keys) &&
+            bytes_of(kv_heads, capacity, kv->value_bytes, &values)) {
+            kv->keys = memory_aligned(keys);
+            kv->values = memory_aligned(values);
+        }
+    }
+    if (kv == NULL || kv->keys == NULL || kv->values == NULL) {
+        kv_layer_free(kv);
+        return error_set(err, "OUT-OF-MEMORY",
+                         "no memory for the keys and values of %lld positions",
+                         (long long)capacity);
+    }
+    *out = kv;
+    return true;
+}
+
+void kv_layer_free(struct kv_layer *kv)
+{
+    if (kv == NULL)
+        return;
+    free(kv->keys);
+    free(kv->values);
+    free(kv);
+}
+
+size_t kv_layer_bytes(const struct kv_layer *kv)
+{
+    return (size_t)kv->kv_heads * (size_t)kv->capacity * (kv->key_bytes + kv->value_bytes);
+}

@@ -1,0 +1,205 @@
+#include "engine/compute/cpu/pool.h"
+#include "engine/compute/cpu/machine.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Looks at a word before sleeping: some tens of microseconds, the gap between two decode steps; few
+ * when there are more threads than cores, where the one waited for may need this core. */
+enum { SPIN_LOOKS = 4000, SPIN_LOOKS_CROWDED = 50, LINE = 64 };
+
+/* A word that one side changes and the other waits on. */
+struct gate {
+    _Alignas(LINE) _Atomic uint32_t word;
+    _Atomic uint32_t sleepers;
+};
+
+struct worker {
+    struct gate start; /* one more for each region that this worker takes part in */
+    struct pool *pool;
+    pthread_t thread;
+    int index;
+};
+
+struct pool {
+    struct gate done;    /* workers still in the region */
+    struct gate barrier; /* how many barriers have opened */
+    _Alignas(LINE) _Atomic uint32_t arrived;
+    _Alignas(LINE) pool_work *work; /* NULL: stop */
+    void *context;
+    int active; /* threads of the region */
+    int threads, spin;
+    struct worker *workers; /* [threads - 1] */
+};
+
+static void gate_sleep(struct gate *g, uint32_t seen)
+{
+    atomic_fetch_add(&g->sleepers, 1);
+    if (atomic_load(&g->word) == seen)
+        syscall(SYS_futex, &g->word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    atomic_fetch_sub(&g->sleepers, 1);
+}
+
+/* Waits until the word is no longer `seen`; returns what it is. */
+static uint32_t gate_wait(struct gate *g, uint32_t seen, int spin)
+{
+    for (int i = 0; i < spin; i++) {
+        const uint32_t now = atomic_load_explicit(&g->word, memory_order_acquire);
+        if (now != seen)
+            return now;
+        machine_relax();
+    }
+    for (;;) {
+        const uint32_t now = atomic_load(&g->word);
+        if (now != seen)
+            return now;
+        gate_sleep(g, seen);
+    }
+}
+
+/* After a change of the word (sequentially consistent, so that a sleeper is seen here or sees the
+ * change there). */
+static void gate_wake(struct gate *g)
+{
+    if (atomic_load(&g->sleepers) != 0)
+        syscall(SYS_futex, &g->word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void *worker_main(void *argument)
+{
+    struct worker *w = argument;
+    struct pool *p = w->pool;
+    machine_float_enter();
+    for (uint32_t seen = 0;;) {
+        seen = gate_wait(&w->start, seen, p->spin);
+        if (p->work == NULL)
+            return NULL;
+        p->work(p->context, w->index, p->active);
+        if (atomic_fetch_sub(&p->done.word, 1) == 1)
+            gate_wake(&p->done);
+    }
+}
+
+static int cores_available(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+        return CPU_COUNT(&set);
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : (int)(n < POOL_MAX_THREADS ? n : POOL_MAX_THREADS);
+}
+
+static bool start_worker(struct worker *w)
+{
+    /* Signals are for the program's own thread. */
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    const int failed = pthread_create(&w->thread, NULL, worker_main, w);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return failed == 0;
+}
+
+bool pool_new(int threads, struct pool **out, struct error *err)
+{
+    *out = NULL;
+    const int cores = cores_available();
+    if (threads <= 0)
+        threads = cores;
+    if (threads > POOL_MAX_THREADS)
+        threads = POOL_MAX_THREADS;
+    struct pool *p = aligned_alloc(LINE, sizeof *p);
+    struct worker *workers = aligned_alloc(LINE, sizeof *workers * (size_t)threads);
+    if (p == NULL || workers == NULL) {
+        free(p);
+        free(workers);
+        return error_set(err, "OUT-OF-MEMORY", "no memory for %d threads", threads);
+    }
+    memset(p, 0, sizeof *p);
+    memset(workers, 0, sizeof *workers * (size_t)threads);
+    p->workers = workers;
+    p->threads = 1;
+    p->spin = threads <= cores ? SPIN_LOOKS : SPIN_LOOKS_CROWDED;
+    for (int i = 1; i < threads; i++) {
+        struct worker *w = &workers[i - 1];
+        w->pool = p;
+        w->index = i;
+        if (!start_worker(w)) {
+            pool_free(p);
+            return error_set(err, "OUT-OF-MEMORY", "cannot start thread %d of %d", i + 1, threads);
+        }
+        p->threads = i + 1;
+    }
+    *out = p;
+    return true;
+}
+
+static void wake_workers(struct pool *p, int threads)
+{
+    for (int i = 1; i < threads; i++) {
+        atomic_fetch_add(&p->workers[i - 1].start.word, 1);
+        gate_wake(&p->workers[i - 1].start);
+    }
+}
+
+void pool_free(struct pool *p)
+{
+    if (p == NULL)
+        return;
+    p->work = NULL;
+    wake_workers(p, p->threads);
+    for (int i = 1; i < p->threads; i++)
+        pthread_join(p->workers[i - 1].thread, NULL);
+    free(p->workers);
+    free(p);
+}
+
+int pool_threads(const struct pool *p)
+{
+    return p->threads;
+}
+
+void pool_run(struct pool *p, int threads, pool_work *work, void *context)
+{
+    if (threads > p->threads)
+        threads = p->threads;
+    p->active = threads;
+    if (threads <= 1) {
+        p->active = 1;
+        work(context, 0, 1);
+        return;
+    }
+    p->work = work;
+    p->context = context;
+    atomic_store(&p->done.word, (uint32_t)(threads - 1));
+    wake_workers(p, threads);
+    work(context, 0, threads);
+    for (;;) {
+        const uint32_t left = atomic_load_explicit(&p->done.word, memory_order_acquire);
+        if (left == 0)
+            return;
+        gate_wait(&p->done, left, p->spin);
+    }
+}
+
+void pool_barrier(struct pool *p)
+{
+    if (p->active <= 1)
+        return;
+    const uint32_t seen = atomic_load_explicit(&p->barrier.word, memory_order_relaxed);
+    if (atomic_fetch_add(&p->arrived, 1) + 1 == (uint32_t)p->active) {
+        atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
+        atomic_fetch_add(&p->barrier.word, 1);
+        gate_wake(&p->barrier);
+        return;
+    }
+    gate_wait(&p->barrier, seen, p->spin);
+}

@@ -1,0 +1,30 @@
+/* Threads that share one computation: persistent, awake for a short while between regions, asleep
+ * after. How work is cut never depends on who is faster, so results do not depend on the count. */
+#ifndef MLXFAST_ENGINE_COMPUTE_CPU_POOL_H
+#define MLXFAST_ENGINE_COMPUTE_CPU_POOL_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+
+enum { POOL_MAX_THREADS = 256 };
+
+struct pool;
+
+/* A region's work: thread is 0 .. threads-1, 0 being the caller. */
+typedef void pool_work(void *context, int thread, int threads);
+
+/* threads 0: one per core this process may use. More than POOL_MAX_THREADS are cut to it. Workers
+ * run with denormals as zero and take no signals. Error OUT-OF-MEMORY (a thread cannot start). */
+bool pool_new(int threads, struct pool **out, struct error *err);
+void pool_free(struct pool *p);
+int pool_threads(const struct pool *p);
+
+/* Runs work on the first `threads` threads (1: the caller alone, no hand-over) and returns when all
+ * are done; what they wrote is then seen by the caller. One region at a time. */
+void pool_run(struct pool *p, int threads, pool_work *work, void *context);
+/* Inside a region: returns when every thread of the region is here; writes before it are seen by
+ * all after it. */
+void pool_barrier(struct pool *p);
+
+#endif
