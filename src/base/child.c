@@ -451,6 +451,16 @@ bool child_exited_normally(const struct child *c)
     return c->ended && c->exited_by_itself && WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0;
 }
 
+int child_input_descriptor(const struct child *c)
+{
+    return c->in;
+}
+
+int child_output_descriptor(const struct child *c)
+{
+    return c->out;
+}
+
 pid_t child_pid(const struct child *c)
 {
     return c->pid;

@@ -56,14 +56,17 @@ enum child_read_result child_read_line(struct child *c, size_t limit, int64_t de
 const char *child_end(struct child *c, int grace_ms);
 bool child_exited_normally(const struct child *c); /* after child_end: by itself, status 0 */
 pid_t child_pid(const struct child *c);
+/* The parent's ends of its pipes, non-blocking: for measuring what the functions above add. */
+int child_input_descriptor(const struct child *c);
+int child_output_descriptor(const struct child *c);
 /* Peak resident memory of the reaped child in bytes (wait4), 0 before child_end. Linux counts the
  * copy of this program before exec too, so it is never below this program's own at the start. */
 uint64_t child_peak_rss(const struct child *c);
 void child_free(struct child *c);
 
-/* Interrupt: a second such signal kills the groups of all children and then the program. The first
- * SIGINT/SIGTERM/SIGHUP after interrupt_install sets a flag and makes every child_read_line /
- * child_write return at once with error INTERRUPTED. */
+/* Interrupt: the first SIGINT/SIGTERM/SIGHUP after interrupt_install sets a flag and makes every
+ * child_read_line / child_write return at once with error INTERRUPTED. A second one kills the
+ * groups of all children and then the program, as it would have by default. */
 void interrupt_install(void);
 bool interrupt_requested(void);
 /* For tests: clears the flag. */

@@ -384,7 +384,7 @@ void json_write_canonical(const json_t *value, int indent, struct buffer *out)
     write_value(value, indent, 0, true, out);
 }
 
-void json_write_ordered(const json_t *value, struct buffer *out)
+void json_write_ordered(const json_t *value, int indent, struct buffer *out)
 {
-    write_value(value, 0, 0, false, out);
+    write_value(value, indent, 0, false, out);
 }

@@ -53,8 +53,8 @@ bool json_get_int64_array(struct arena *a, const struct json_view *v, const char
  * doubles (number.h), no final newline, UTF-8 as it is with only ", \ and control bytes escaped. */
 void json_write_canonical(const json_t *value, int indent,
                           struct buffer *out); /* indent 0: compact */
-/* Compact, keys in the order they came (jansson keeps it), otherwise as above. */
-void json_write_ordered(const json_t *value, struct buffer *out);
+/* Keys in the order they came (jansson keeps it), otherwise as above. */
+void json_write_ordered(const json_t *value, int indent, struct buffer *out);
 void json_write_string(const char *text, size_t length, struct buffer *out); /* with quotes */
 
 #endif

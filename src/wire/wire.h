@@ -110,7 +110,8 @@ struct wire_resident {
     uint64_t load_epoch;
 };
 /* SpecConfig. dflash and dspark are opaque objects, kept as JSON that the arena's owner must not
- * free: they are released with wire_message_free. */
+ * free: they are released with the message (wire_request_free,
+ * wire_response_free) or, for a spec on its own, with wire_spec_free. */
 struct wire_spec {
     bool present;
     const char *mode; /* "serial", "mtp", "dflash", "dspark" */
@@ -254,6 +255,7 @@ void wire_response_encode(const struct wire_response *m, struct buffer *out);
 /* SpecConfig on its own (command-line flags, the seal). */
 bool wire_spec_decode(struct arena *a, const char *text, size_t length, struct wire_spec *out,
                       struct error *err);
+void wire_spec_free(struct wire_spec *s);
 void wire_spec_encode(const struct wire_spec *s, struct buffer *out); /* no newline */
 
 /* The JSON Schema (Draft 2020-12) of both envelopes, made from the tables above. */

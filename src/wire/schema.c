@@ -1,0 +1,188 @@
+/* The JSON Schema, made from the tables of wire.h and objects.c: first as compact text, then laid
+ * out by the one JSON writer. */
+#include "base/json.h"
+#include "wire/objects.h"
+
+#include <string.h>
+
+#define I64                                                                                        \
+    "{\"type\":\"integer\",\"minimum\":-9223372036854775808,\"maximum\":9223372036854775807}"
+#define U32 "{\"type\":\"integer\",\"minimum\":0,\"maximum\":4294967295}"
+#define U64 "{\"type\":\"integer\",\"minimum\":0}"
+#define F64 "{\"type\":\"number\"}"
+#define TEXT "{\"type\":\"string\"}"
+#define HASH "{\"type\":\"string\",\"pattern\":\"^[0-9a-f]{64}$\"}"
+#define ARRAY(items) "{\"type\":\"array\",\"items\":" items "}"
+#define REF(name) "{\"$ref\":\"#/$defs/" name "\"}"
+
+static const char schema_i64[] = I64;
+static const char schema_u32[] = U32;
+static const char schema_u64[] = U64;
+static const char schema_f64[] = F64;
+static const char schema_flag[] = "{\"type\":\"boolean\"}";
+static const char schema_text[] = TEXT;
+static const char schema_tokens[] = ARRAY(REF("Token"));
+static const char schema_token_lists[] = ARRAY(ARRAY(REF("Token")));
+static const char schema_u32s[] = ARRAY(U32);
+static const char schema_u32_lists[] = ARRAY(ARRAY(U32));
+static const char schema_u64s[] = ARRAY(U64);
+static const char schema_texts[] = ARRAY(TEXT);
+static const char schema_top_logits[] =
+    "{\"type\":\"array\",\"minItems\":8,\"maxItems\":8,\"items\":" REF("CorrectnessTraceLogit") "}";
+static const char schema_counts[] = "{\"type\":\"object\",\"additionalProperties\":" U32 "}";
+static const char schema_expert_stats[] = REF("ExpertStreamingStats");
+static const char schema_head_provenance[] = REF("HeadProvenance");
+static const char schema_runner[] = REF("RunnerIdentity");
+static const char schema_resident[] = REF("ResidentIdentity");
+static const char schema_spec[] = REF("SpecConfig");
+static const char schema_replay[] = REF("CohortReferenceReplayReport");
+
+/* Fields whose least value is not that of their type (engine-protocol.md sections 2 and 3). */
+static const struct {
+    const char *name, *schema;
+} narrower[] = {
+    {"batch_size", "{\"type\":\"integer\",\"minimum\":1,\"maximum\":4294967295}"},
+    {"logit_top_k", "{\"type\":\"integer\",\"minimum\":1,\"maximum\":4294967295}"},
+    {"max_batch_size", "{\"type\":\"integer\",\"minimum\":1,\"maximum\":4294967295}"},
+    {"effective_batch_size", "{\"type\":\"integer\",\"minimum\":1,\"maximum\":4294967295}"},
+    {"completed_work", "{\"type\":\"integer\",\"minimum\":0,\"maximum\":9223372036854775807}"},
+    {"cache_memory", "{\"type\":\"integer\",\"minimum\":0,\"maximum\":9223372036854775807}"},
+};
+
+static void write_enum(struct buffer *b, const char *const *choices)
+{
+    buffer_text(b, "{\"enum\":[");
+    for (size_t i = 0; choices[i]; i++)
+        buffer_printf(b, "%s\"%s\"", i ? "," : "", choices[i]);
+    buffer_text(b, "]}");
+}
+
+static void write_kinds(struct buffer *b)
+{
+    const char *names[WIRE_KIND_COUNT + 1] = {0};
+    for (int i = 0; i < WIRE_KIND_COUNT; i++)
+        names[i] = wire_kind_name((enum wire_kind)i);
+    write_enum(b, names);
+}
+
+static void write_property(struct buffer *b, const char *name, const char *schema)
+{
+    for (size_t i = 0; i < sizeof narrower / sizeof *narrower; i++)
+        if (strcmp(narrower[i].name, name) == 0)
+            schema = narrower[i].schema;
+    if (b->data[b->length - 1] != '{')
+        buffer_char(b, ',');
+    buffer_printf(b, "\"%s\":", name);
+    if (strcmp(name, "kind") == 0)
+        write_kinds(b);
+    else if (wire_text_choices(name))
+        write_enum(b, wire_text_choices(name));
+    else
+        buffer_text(b, schema);
+}
+
+static void write_required(struct buffer *b, const char *name, bool required)
+{
+    if (required)
+        buffer_printf(b, "%s\"%s\"", b->data[b->length - 1] == '[' ? "" : ",", name);
+}
+
+#define PROPERTY(type, name, required) write_property(b, #name, schema_##type);
+#define REQUIRED(type, name, required) write_required(b, #name, required);
+#define ENVELOPE(name, FIELDS)                                                                     \
+    buffer_text(b, ",\"" name "\":{\"type\":\"object\",\"additionalProperties\":false,"            \
+                   "\"properties\":{");                                                            \
+    FIELDS(PROPERTY)                                                                               \
+    buffer_text(b, "},\"required\":[");                                                            \
+    FIELDS(REQUIRED)                                                                               \
+    buffer_text(b, "]}");
+
+static void write_small_object(struct buffer *b, const struct object_table *table)
+{
+    static const char *const schemas[] = {
+        [MEMBER_I64] = I64, [MEMBER_U32] = U32,   [MEMBER_U64] = U64,
+        [MEMBER_F64] = F64, [MEMBER_TEXT] = TEXT, [MEMBER_HASH] = HASH,
+    };
+    buffer_printf(b, ",\"%s\":{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{",
+                  table->schema_name);
+    for (size_t i = 0; i < table->count; i++)
+        write_property(b, table->members[i].name, schemas[table->members[i].kind]);
+    buffer_text(b, "},\"required\":[");
+    for (size_t i = 0; i < table->count; i++)
+        write_required(b, table->members[i].name, true);
+    buffer_text(b, "]}");
+}
+
+/* depth is optional inside mtp, as the code of the original has it (section 5). */
+static void write_spec_config(struct buffer *b)
+{
+    buffer_text(b, ",\"SpecConfig\":{\"type\":\"object\",\"additionalProperties\":false,"
+                   "\"properties\":{\"mode\":");
+    write_enum(b, wire_spec_modes);
+    buffer_text(b,
+                ",\"mtp\":" REF(
+                    "MtpSpec") ",\"dflash\":{\"type\":\"object\"},"
+                               "\"dspark\":{\"type\":\"object\"}},\"required\":[\"mode\"]}"
+                               ",\"MtpSpec\":{\"type\":\"object\",\"additionalProperties\":false,"
+                               "\"properties\":{\"depth\":" U32 "}}");
+}
+
+/* Open objects: other keys are allowed and carried. */
+static void write_replay(struct buffer *b)
+{
+    buffer_text(
+        b,
+        ",\"CohortReferenceReplayReport\":{\"type\":\"object\",\"properties\":{"
+        "\"replay_width\":" TEXT
+        ",\"streams\":" ARRAY(REF("CohortReferenceReplayStream")) "},"
+                                                                  "\"required\":[\"streams\"]}"
+                                                                  ",\"CohortReferenceReplayStream\""
+                                                                  ":{\"type\":\"object\","
+                                                                  "\"properties\":{"
+                                                                  "\"slot\":" I64
+                                                                  ",\"positions\":" ARRAY(REF(
+                                                                      "CohortReferenceReplayPositio"
+                                                                      "n")) "},"
+                                                                            "\"required\":["
+                                                                            "\"slot\","
+                                                                            "\"positions\"]}"
+                                                                            ",\"CohortReferenceRepl"
+                                                                            "ayPosition\":{"
+                                                                            "\"type\":\"object\","
+                                                                            "\"properties\":{"
+                                                                            "\"committed_"
+                                                                            "token\":" I64
+                                                                            ",\"sequential_"
+                                                                            "argmax\":" I64 "},"
+                                                                            "\"required\":["
+                                                                            "\"committed_token\","
+                                                                            "\"sequential_argmax\"]"
+                                                                            "}");
+}
+
+void wire_schema_write(struct buffer *out)
+{
+    struct buffer text = {0}, *b = &text;
+    buffer_text(b, "{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\","
+                   "\"$id\":\"https://mlxfast-bench/schema/engine-protocol-v1.schema.json\","
+                   "\"title\":\"Engine Protocol v1\","
+                   "\"oneOf\":[" REF("WorkerRequest") "," REF(
+                       "WorkerResponse") "],"
+                                         "\"$defs\":{\"Token\":" I64);
+    ENVELOPE("WorkerRequest", WIRE_REQUEST_FIELDS)
+    ENVELOPE("WorkerResponse", WIRE_RESPONSE_FIELDS)
+    write_spec_config(b);
+    write_small_object(b, &object_head_provenance);
+    write_small_object(b, &object_runner);
+    write_small_object(b, &object_resident);
+    write_small_object(b, &object_top_logit);
+    write_small_object(b, &object_expert_stats);
+    write_replay(b);
+    buffer_text(b, "}}");
+    json_t *value = json_parse_strict(text.data, text.length, JSON_DEPTH_DEFAULT, "schema", NULL);
+    if (value) /* a unit test compares the result with the committed file */
+        json_write_ordered(value, 2, out);
+    buffer_char(out, '\n');
+    json_decref(value);
+    buffer_free(&text);
+}
