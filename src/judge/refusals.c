@@ -1,0 +1,42 @@
+/* The table of refusals as data and as a page. */
+#include "judge/refusals.h"
+
+#include <string.h>
+
+#define ROW_INPUT(name, meaning) {"Inputs", name, meaning},
+#define ROW_CONTRACT(name, meaning) {"Contract", name, meaning},
+#define ROW_GOLDEN(name, meaning) {"Goldens and weights", name, meaning},
+#define ROW_SEAL(name, meaning) {"Scores and seals", name, meaning},
+
+static const struct refusal table[] = {REFUSALS_INPUT(ROW_INPUT) REFUSALS_CONTRACT(ROW_CONTRACT)
+                                           REFUSALS_GOLDEN(ROW_GOLDEN) REFUSALS_SEAL(ROW_SEAL)};
+
+const struct refusal *refusals_all(size_t *count)
+{
+    *count = sizeof table / sizeof table[0];
+    return table;
+}
+
+const struct refusal *refusals_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (strcmp(table[i].name, name) == 0)
+            return &table[i];
+    return NULL;
+}
+
+void refusals_write_markdown(struct buffer *out)
+{
+    const char *group = "";
+    buffer_text(out, "# Refusals and failures of the judge\n\n"
+                     "Written by `benchd refusals` from `src/judge/refusals.h`; do not edit. A "
+                     "message begins with its name,\nand `error` in a failed score.json begins "
+                     "with it too.\n");
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        if (strcmp(group, table[i].group) != 0) {
+            group = table[i].group;
+            buffer_printf(out, "\n## %s\n\n| name | meaning |\n|---|---|\n", group);
+        }
+        buffer_printf(out, "| `%s` | %s |\n", table[i].name, table[i].meaning);
+    }
+}

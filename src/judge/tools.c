@@ -1,0 +1,424 @@
+/* The small tools of benchd: validate-golden, validate-weights, weights-digest, harness-hash. */
+#include "judge/tools.h"
+
+#include "base/arena.h"
+#include "base/file.h"
+#include "base/number.h"
+#include "base/options.h"
+#include "judge/contract.h"
+#include "judge/digest.h"
+#include "judge/golden.h"
+#include "judge/refusals.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+
+static void complain(const char *tool, const struct error *err)
+{
+    char line[2200];
+    fprintf(stderr, "benchd %s: %s\n", tool, error_line(err, line, sizeof line));
+}
+
+/* OPTIONS_OK: go on; else *exit_code is the tool's. */
+static bool parse(const struct command *command, const char *tool, int argc, char **argv,
+                  int *exit_code)
+{
+    struct error err = {0};
+    switch (options_parse(command, argc, argv, NULL, &err)) {
+    case OPTIONS_OK:
+        return true;
+    case OPTIONS_HELP:
+        options_help(command, stdout);
+        *exit_code = TOOL_OK;
+        return false;
+    case OPTIONS_ERROR:
+        break;
+    }
+    complain(tool, &err);
+    *exit_code = TOOL_USAGE;
+    return false;
+}
+
+static bool is_io(const struct error *err)
+{
+    return strcmp(err->name, "IO") == 0 || strcmp(err->name, "NOT-A-REGULAR-FILE") == 0;
+}
+
+/* A path or message on one line of its own: control bytes shown. */
+static void put_line(FILE *out, const char *text)
+{
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c < 0x20 || c == 0x7f)
+            fprintf(out, "\\x%02x", c);
+        else
+            fputc(c, out);
+    }
+}
+
+static void reject(const char *path, const char *class, const struct error *err)
+{
+    char line[2200];
+    fprintf(stderr, "REJECT ");
+    put_line(stderr, path);
+    fprintf(stderr, " (%s): ", class);
+    put_line(stderr, error_line(err, line, sizeof line));
+    fputc('\n', stderr);
+}
+
+/* The rules that a contract gives to a golden. */
+static struct golden_rules rules_of(const struct contract *c)
+{
+    return (struct golden_rules){
+        .required_steps = c->correctness_steps,
+        .required_prompt_tokens = c->seed_tokens,
+        .required_decode_steps = c->benchmark_decode_steps,
+        .vocab_size = c->vocab_size,
+        .required_model_type = c->golden_model_type,
+        .pin_repository = c->target_model_id,
+        .pin_revision = c->target_revision,
+        .refuse_stored_baseline = c->scores_against_live_control_leg,
+    };
+}
+
+/* The contract of the track that flag and environment ask for. */
+static bool open_contract(const char *path, const char *track, struct contract **out,
+                          struct error *err)
+{
+    const char *environment = NULL;
+    if (!contract_track_from_environment(&environment, err))
+        return false;
+    if (!contract_load(path, environment, out, err))
+        return false;
+    if (track && strcmp(track, (*out)->track_id) != 0) {
+        error_set(err, "TRACK-ID-MISMATCH", "--track names another track than the contract, %s",
+                  (*out)->track_id);
+        return error_at(err, path, "--track", track);
+    }
+    return contract_require_window(*out, err) && contract_require_model(*out, err);
+}
+
+static int judge_golden(const char *path, const struct golden_rules *rules)
+{
+    struct golden *g = NULL;
+    struct error err = {0};
+    if (golden_load(path, rules, &g, &err)) {
+        fprintf(stderr, "ACCEPT ");
+        put_line(stderr, path);
+        fprintf(stderr, " (sha256=%s, cases=%zu, gate_cases=%zu)\n", g->sha256, g->case_count,
+                golden_gate_case_count(g) - g->case_count);
+        golden_free(g);
+        return TOOL_OK;
+    }
+    if (is_io(&err)) {
+        complain("validate-golden", &err);
+        return TOOL_IO;
+    }
+    reject(path, strcmp(err.name, "GOLDEN-PIN-MISMATCH") == 0 ? "integrity pin" : "schema", &err);
+    return TOOL_REJECTED;
+}
+
+int tool_validate_golden(int argc, char **argv)
+{
+    static const char tool[] = "validate-golden";
+    const char *golden = NULL, *track = NULL, *sha256 = NULL, *contract = NULL;
+    int64_t bytes = 0;
+    bool gates_only = false, has_sha256 = false, has_bytes = false;
+    const struct option_spec options[] = {
+        {"--golden", OPTION_TEXT, true, "FILE", "The golden to check.", &golden, NULL, 0, 0},
+        {"--contract", OPTION_TEXT, true, "FILE",
+         "The track's contract: vocabulary, seed length, steps, model type.", &contract, NULL, 0,
+         0},
+        {"--track", OPTION_TEXT, false, "ID", "The contract's track id must be this one.", &track,
+         NULL, 0, 0},
+        {"--golden-sha256", OPTION_TEXT, false, "HEX",
+         "Integrity pin: the SHA-256 of the file. Needs --golden-bytes.", &sha256, &has_sha256, 0,
+         0},
+        {"--golden-bytes", OPTION_INT, false, "N",
+         "Integrity pin: the length of the file. Needs --golden-sha256.", &bytes, &has_bytes, 1,
+         INT64_MAX},
+        {"--gates-only", OPTION_SWITCH, false, NULL, "Do not ask for the benchmark oracle.",
+         &gates_only, NULL, 0, 0},
+    };
+    const struct command command = {
+        "benchd validate-golden",
+        "Checks a golden as a ranked run would.",
+        "Prints ACCEPT or REJECT with the reason on stderr.\n"
+        "Exit: 0 accepted, 1 rejected, 2 usage or unusable contract, 3 the golden cannot be read.\n"
+        "Environment: MLXFAST_TRACK_ID (or MLXFAST_QWEN_MTP_TRACK_ID), when set, must be the "
+        "contract's track.",
+        NULL,
+        options,
+        COUNT_OF(options)};
+    int code;
+    if (!parse(&command, tool, argc, argv, &code))
+        return code;
+    struct error err = {0};
+    if (has_sha256 != has_bytes) {
+        error_set(&err, "USAGE", "--golden-sha256 and --golden-bytes are given together");
+        complain(tool, &err);
+        return TOOL_USAGE;
+    }
+    struct contract *c = NULL;
+    if (!open_contract(contract, track, &c, &err)) {
+        complain(tool, &err);
+        contract_free(c);
+        return TOOL_USAGE;
+    }
+    struct golden_rules rules = rules_of(c);
+    rules.require_benchmark = !gates_only;
+    rules.pin_sha256 = sha256;
+    rules.pin_bytes = (uint64_t)bytes;
+    code = judge_golden(golden, &rules);
+    contract_free(c);
+    return code;
+}
+
+/* 25 GiB, unless MLXFAST_MAX_WEIGHTS_BYTES says otherwise. */
+static bool weights_limit(uint64_t *limit, struct error *err)
+{
+    static const char name[] = "MLXFAST_MAX_WEIGHTS_BYTES";
+    const char *text = getenv(name);
+    *limit = 26843545600u;
+    if (!text || !*text)
+        return true;
+    if (strcmp(text, "none") == 0 || strcmp(text, "unlimited") == 0) {
+        *limit = UINT64_MAX;
+        return true;
+    }
+    if (!number_uint64(text, UINT64_MAX, limit)) {
+        error_set(err, "USAGE", "%s must be a number of bytes, 0, none or unlimited", name);
+        return error_at(err, NULL, name, text);
+    }
+    if (*limit == 0)
+        *limit = UINT64_MAX;
+    return true;
+}
+
+static bool weights_refuse(struct error *err, const char *name, const char *path, const char *what)
+{
+    error_set(err, name, "%s", what);
+    return error_at(err, path, NULL, NULL);
+}
+
+struct weights_seen {
+    struct arena arena;
+    char **names;
+    size_t count;
+    uint64_t bytes;
+};
+
+/* A real folder of regular files with the two that every checkpoint has, within the limit. */
+static bool check_weights(const char *folder, uint64_t limit, struct weights_seen *seen,
+                          struct error *err)
+{
+    static const char *const needed[] = {"config.json", "model.safetensors.index.json"};
+    struct stat s;
+    if (lstat(folder, &s) != 0)
+        return error_errno(err, folder, "stat");
+    if (!S_ISDIR(s.st_mode))
+        return weights_refuse(err, "WEIGHTS-INVALID", folder,
+                              "the weights must be a real folder, not a link or a file");
+    if (!file_list_recursive(&seen->arena, folder, &seen->names, &seen->count, err))
+        return false;
+    for (size_t i = 0; i < COUNT_OF(needed); i++) {
+        size_t at = 0;
+        while (at < seen->count && strcmp(seen->names[at], needed[i]) != 0)
+            at++;
+        if (at == seen->count)
+            return weights_refuse(err, "WEIGHTS-INVALID",
+                                  path_join(&seen->arena, folder, needed[i]), "the file is absent");
+    }
+    for (size_t i = 0; i < seen->count; i++) {
+        const char *path = path_join(&seen->arena, folder, seen->names[i]);
+        if (lstat(path, &s) != 0)
+            return error_errno(err, path, "stat");
+        seen->bytes += (uint64_t)s.st_size;
+        if (seen->bytes > limit) {
+            error_set(err, "WEIGHTS-TOO-LARGE",
+                      "the weights hold more than the %llu bytes allowed "
+                      "(MLXFAST_MAX_WEIGHTS_BYTES)",
+                      (unsigned long long)limit);
+            return error_at(err, path, NULL, NULL);
+        }
+    }
+    return true;
+}
+
+/* The engine can read the weights folder: no copy of the golden may lie in it. */
+static bool check_golden_outside(const char *folder, const char *golden, struct weights_seen *seen,
+                                 struct error *err)
+{
+    uint8_t wanted[SHA256_BYTES], found[SHA256_BYTES];
+    uint64_t bytes = 0;
+    struct stat s;
+    if (!sha256_file(golden, wanted, &bytes, err))
+        return false;
+    for (size_t i = 0; i < seen->count; i++) {
+        const char *path = path_join(&seen->arena, folder, seen->names[i]);
+        if (lstat(path, &s) != 0)
+            return error_errno(err, path, "stat");
+        if ((uint64_t)s.st_size != bytes)
+            continue;
+        if (!sha256_file(path, found, NULL, err))
+            return false;
+        if (memcmp(wanted, found, sizeof wanted) == 0)
+            return weights_refuse(err, "GOLDEN-IN-WEIGHTS", path,
+                                  "the weights folder holds the golden");
+    }
+    return true;
+}
+
+int tool_validate_weights(int argc, char **argv)
+{
+    static const char tool[] = "validate-weights";
+    const char *weights = NULL, *golden = NULL;
+    const struct option_spec options[] = {
+        {"--weights", OPTION_TEXT, true, "DIR", "The weights folder.", &weights, NULL, 0, 0},
+        {"--golden", OPTION_TEXT, false, "FILE",
+         "A golden: no file of the folder may be a copy of it.", &golden, NULL, 0, 0},
+    };
+    const struct command command = {
+        "benchd validate-weights",
+        "Checks the shape of a weights folder: regular files only, needed files, total size.",
+        "Prints ACCEPT or REJECT with the reason on stderr.\n"
+        "Exit: 0 accepted, 1 rejected, 2 usage, 3 something cannot be read.\n"
+        "Environment: MLXFAST_MAX_WEIGHTS_BYTES is the size limit; unset or empty: 26843545600; "
+        "0, none or unlimited: no limit.",
+        NULL,
+        options,
+        COUNT_OF(options)};
+    int code;
+    uint64_t limit;
+    struct error err = {0};
+    struct weights_seen seen = {0};
+    if (!parse(&command, tool, argc, argv, &code))
+        return code;
+    if (!weights_limit(&limit, &err)) {
+        complain(tool, &err);
+        return TOOL_USAGE;
+    }
+    if (check_weights(weights, limit, &seen, &err) &&
+        (!golden || check_golden_outside(weights, golden, &seen, &err))) {
+        fprintf(stderr, "ACCEPT ");
+        put_line(stderr, weights);
+        fprintf(stderr, " (bytes=%llu, files=%zu)\n", (unsigned long long)seen.bytes, seen.count);
+        code = TOOL_OK;
+    } else if (strcmp(err.name, "IO") == 0) {
+        complain(tool, &err);
+        code = TOOL_IO;
+    } else {
+        reject(weights, "weights", &err);
+        code = TOOL_REJECTED;
+    }
+    arena_free(&seen.arena);
+    return code;
+}
+
+int tool_weights_digest(int argc, char **argv)
+{
+    static const char tool[] = "weights-digest";
+    const char *weights = NULL;
+    const struct option_spec options[] = {
+        {"--weights", OPTION_TEXT, true, "DIR", "The weights folder.", &weights, NULL, 0, 0},
+    };
+    const struct command command = {
+        "benchd weights-digest",
+        "Prints <sha256>:<bytes>:<files> of a weights folder.",
+        "Symbolic links are refused. The two root files .benchmark-source.sha256 and .gitkeep are "
+        "left out.\nExit: 0, 2 usage, 3 something cannot be read.",
+        NULL,
+        options,
+        COUNT_OF(options)};
+    int code;
+    struct error err = {0};
+    struct tree_digest digest;
+    if (!parse(&command, tool, argc, argv, &code))
+        return code;
+    if (!weights_digest(weights, &digest, &err)) {
+        complain(tool, &err);
+        return TOOL_IO;
+    }
+    printf("%s:%llu:%llu\n", digest.sha256, (unsigned long long)digest.bytes,
+           (unsigned long long)digest.files);
+    return TOOL_OK;
+}
+
+static void say_missing(const char *name)
+{
+    fprintf(stderr, "harnessHash root absent, skipped: %s\n", name);
+}
+
+int tool_harness_hash(int argc, char **argv)
+{
+    static const char tool[] = "harness-hash";
+    const struct command command = {
+        "benchd harness-hash",
+        "Prints the SHA-256 of the harness in the working directory.",
+        "Roots that are not there are named on stderr and skipped.\n"
+        "Exit: 0, 1 a file cannot be read or there is no harness here, 2 usage.",
+        NULL,
+        NULL,
+        0};
+    int code;
+    struct error err = {0};
+    struct tree_digest digest;
+    if (!parse(&command, tool, argc, argv, &code))
+        return code;
+    if (!harness_hash(".", say_missing, &digest, &err)) {
+        complain(tool, &err);
+        return TOOL_REJECTED;
+    }
+    if (digest.files == 0) {
+        error_set(&err, "HARNESS-EMPTY", "no part of the harness is in the working directory");
+        complain(tool, &err);
+        return TOOL_REJECTED;
+    }
+    printf("%s\n", digest.sha256);
+    return TOOL_OK;
+}
+
+int tool_refusals(int argc, char **argv)
+{
+    const struct command command = {"benchd refusals",
+                                    "Prints the table of refusal names as Markdown.",
+                                    "docs/refusals.md is this output.\nExit: 0, 2 usage.",
+                                    NULL,
+                                    NULL,
+                                    0};
+    int code;
+    if (!parse(&command, "refusals", argc, argv, &code))
+        return code;
+    struct buffer page = {0};
+    refusals_write_markdown(&page);
+    fwrite(page.data, 1, page.length, stdout);
+    buffer_free(&page);
+    return TOOL_OK;
+}
+
+static const struct tool tools[] = {
+    {"validate-golden", "checks a golden as a ranked run would", false, tool_validate_golden},
+    {"validate-weights", "checks the shape of a weights folder", false, tool_validate_weights},
+    {"weights-digest", "prints the digest of a weights folder", false, tool_weights_digest},
+    {"harness-hash", "prints the digest of the harness", false, tool_harness_hash},
+    {"refusals", "prints the table of refusal names", true, tool_refusals},
+};
+
+const struct tool *tools_all(size_t *count)
+{
+    *count = COUNT_OF(tools);
+    return tools;
+}
+
+const struct tool *tools_find(const char *name)
+{
+    for (size_t i = 0; i < COUNT_OF(tools); i++)
+        if (strcmp(tools[i].name, name) == 0)
+            return &tools[i];
+    return NULL;
+}

@@ -1,0 +1,27 @@
+/* The small tools of benchd (benchd-cli.md section 7): each is a whole subcommand, from its
+ * arguments to its exit code. argv[0..argc) are the arguments after the subcommand's name. These
+ * print; nothing else in this folder does. */
+#ifndef MLXFAST_JUDGE_TOOLS_H
+#define MLXFAST_JUDGE_TOOLS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { TOOL_OK = 0, TOOL_REJECTED = 1, TOOL_USAGE = 2, TOOL_IO = 3 };
+
+int tool_validate_golden(int argc, char **argv);  /* 0 accept, 1 reject, 2 usage, 3 I/O */
+int tool_validate_weights(int argc, char **argv); /* the same */
+int tool_weights_digest(int argc, char **argv);   /* 0, 2 usage, 3 I/O */
+int tool_harness_hash(int argc, char **argv);     /* 0, 1 failed, 2 usage */
+int tool_refusals(int argc, char **argv);         /* docs/refusals.md on stdout */
+
+/* What a dispatcher needs. Hidden tools are left out of the list of subcommands. */
+struct tool {
+    const char *name, *summary;
+    bool hidden;
+    int (*run)(int argc, char **argv);
+};
+const struct tool *tools_all(size_t *count);
+const struct tool *tools_find(const char *name); /* NULL: no such tool */
+
+#endif
