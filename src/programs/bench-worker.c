@@ -97,9 +97,7 @@ static bool resolve_engine(const struct engine_flags *f, struct model_options *o
         return error_at(err, NULL, "BENCH_WORKER_THREADS", wanted);
     }
     out->compute.threads = threads < 0 ? 0 : (int)threads;
-    out->compute.cpu = f->cpu                       ? f->cpu
-                       : environment("MLXFAST_CPU") ? NULL
-                                                    : environment("BENCH_WORKER_CPU");
+    out->compute.cpu = f->cpu; /* NULL: the backend looks into the environment */
     out->context = f->context;
     return true;
 }

@@ -4,12 +4,12 @@
 #include "base/sha256.h"
 #include "engine/model/rope.h"
 
+#include <cmocka.h>
 #include <math.h>
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,8 +109,7 @@ static void compare_with_vectors(const json_t *part, const struct rope_parameter
     const json_t *frequencies = json_object_get(part, "inv_freq");
     assert_int_equal(json_array_size(frequencies), half);
     for (int i = 0; i < half; i++)
-        assert_int_equal(bits_of((float)f[i]),
-                         hex_bits(json_array_get(frequencies, (size_t)i)));
+        assert_int_equal(bits_of((float)f[i]), hex_bits(json_array_get(frequencies, (size_t)i)));
 
     struct rope_table t = rope_table_new(&arena, p, 262144, YARN_ATTENTION_FACTOR);
     assert_int_equal(t.dim, p->dim);
@@ -118,7 +117,8 @@ static void compare_with_vectors(const json_t *part, const struct rope_parameter
     const json_t *samples = json_object_get(part, "samples"), *sample;
     size_t index;
     assert_true(json_array_size(samples) > 50);
-    json_array_foreach (samples, index, sample) {
+    json_array_foreach(samples, index, sample)
+    {
         size_t at = (size_t)json_integer_value(json_array_get(sample, 0)) * (size_t)half +
                     (size_t)json_integer_value(json_array_get(sample, 1));
         assert_int_equal(bits_of(t.cosine[at]), hex_bits(json_array_get(sample, 2)));
