@@ -5,13 +5,14 @@
  * Error names are the spec's (section 11): Io, Json, Protocol, NonceMismatch, Engine,
  * CompletedWorkMismatch, AllocatorCacheNotDrained, TokenMismatch, SessionDiscarded,
  * CapabilityNotAdvertised, FreeRunConsistency, RunTimeout, RunTimeoutBudgetInvalid,
- * SpecEchoDivergence, SpecModeNotRunnable, BatchEchoDivergence, BatchWidthExceedsEngineMax,
- * GateRejected; and ours for what the original left unbounded: HelloTimeout, ReadTimeout,
- * LineTooLong, EngineExited, Interrupted. */
+ * SpecEchoDivergence, SpecModeNotRunnable, BatchEchoDivergence, BatchWidthExceedsEngineMax; and
+ * ours for what the original left unbounded: HelloTimeout, ReplyTimeout, BarrierTimeout,
+ * LineTooLong, StdoutFlood, EngineExited, Interrupted. */
 #ifndef MLXFAST_JUDGE_CLIENT_H
 #define MLXFAST_JUDGE_CLIENT_H
 
 #include "base/arena.h"
+#include "base/child.h"
 #include "base/error.h"
 #include "wire/wire.h"
 
@@ -28,6 +29,13 @@ struct client_options {
     bool echo_stderr;             /* local runs */
     double hello_seconds, reply_seconds, barrier_seconds; /* deadlines; 0: defaults 600, 600, 60 */
 };
+
+/* Between the objects of a reply an engine may write log lines; this much, for each read. */
+enum { CLIENT_SKIPPED_LINES = 4096, CLIENT_SKIPPED_BYTES = 1 << 20 };
+
+/* Deadlines from MLXFAST_HELLO_TIMEOUT_S, MLXFAST_REPLY_TIMEOUT_S and MLXFAST_BARRIER_TIMEOUT_S
+ * where they are set. Error USAGE: not a number above 0. */
+bool client_deadlines_from_environment(struct client_options *o, struct error *err);
 
 struct client;
 bool client_start(const struct client_options *o, struct client **out, struct error *err);
@@ -46,10 +54,28 @@ bool client_call(struct client *c, struct wire_request *request, double deadline
 bool client_barrier(struct client *c, int64_t expected_work, const struct wire_response **reply,
                     struct error *err);
 
+/* The run deadline of a timed free-run window: count x ceiling x 4.0 seconds from now, over every
+ * call until it is disarmed (engine-protocol.md section 8). Error RunTimeoutBudgetInvalid. */
+#define CLIENT_RUN_TIMEOUT_MARGIN 4.0
+#define CLIENT_RUN_FALLBACK_CEILING 0.1336139485703125 /* seconds per token, no calibration */
+bool client_arm_run_deadline(struct client *c, uint64_t count, double ceiling_seconds,
+                             struct error *err);
+void client_disarm_run_deadline(struct client *c);
+
+/* Throws the session away: the reason is the caller's (a wrong token). */
+void client_discard(struct client *c);
+
 /* Engine stderr kept by the parent (redacted, at most 64 KiB): for local messages only. */
 const char *client_stderr_tail(struct client *c);
-uint64_t client_peak_rss(const struct client *c); /* after client_free's wait: see client_end */
-void client_end(struct client *c);                /* closes pipes, kills the group, reaps */
+uint64_t client_resident_bytes(const struct client *c); /* now, from /proc; 0 when not known */
+uint64_t client_peak_rss(const struct client *c);       /* 0 before client_end */
+const char *client_wait_status(const struct client *c); /* "" before client_end */
+struct child *client_child(const struct client *c);     /* for judge-overhead's raw ping-pong */
+void client_end(struct client *c);                      /* closes pipes, kills the group, reaps */
 void client_free(struct client *c);
+
+/* Requests by kind, so that callers need not fill structs. Tokens are borrowed. */
+struct wire_request client_request(enum wire_kind kind);
+struct wire_tokens client_tokens(const int64_t *items, size_t count);
 
 #endif

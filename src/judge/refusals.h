@@ -55,7 +55,54 @@
     X("SCORE-PATH-INVALID", "The score file's name cannot stand in a checksum line.")              \
     X("HARNESS-EMPTY", "Nothing of the harness was found in the working directory.")
 
-#define JUDGE_REFUSALS(X) REFUSALS_INPUT(X) REFUSALS_CONTRACT(X) REFUSALS_GOLDEN(X) REFUSALS_SEAL(X)
+/* The engine and the wire (engine-protocol.md section 11). The names without hyphens are the
+ * protocol's. */
+#define REFUSALS_ENGINE(X)                                                                         \
+    X("SPAWN-FAILED", "The engine could not be started.")                                          \
+    X("Io", "A read from or a write to the engine failed in the system.")                          \
+    X("Json", "A line of the engine begins an object and is no valid response.")                   \
+    X("Protocol", "A well-formed response breaks a rule of Engine Protocol v1.")                   \
+    X("NonceMismatch", "A response does not carry the session's nonce.")                           \
+    X("Engine", "The engine answered that it failed, in its own words.")                           \
+    X("HelloTimeout", "The engine did not say hello within its deadline.")                         \
+    X("ReplyTimeout", "The engine did not answer a request within its deadline.")                  \
+    X("BarrierTimeout", "The engine did not answer phase_diagnostics within its deadline.")        \
+    X("RunTimeout", "A timed decode took longer than its run budget.")                             \
+    X("RunTimeoutBudgetInvalid", "No usable run budget comes of the token count and ceiling.")     \
+    X("LineTooLong", "A line of the engine is longer than its request allows.")                    \
+    X("StdoutFlood", "The engine writes more text between its replies than is tolerated.")         \
+    X("EngineExited", "The engine closed its output before it had answered.")                      \
+    X("Interrupted", "The run was stopped by a signal.")                                           \
+    X("SessionDiscarded", "The session had already ended with another failure.")                   \
+    X("AllocatorCacheNotDrained", "The engine reports memory left in its allocator's cache.")      \
+    X("CompletedWorkMismatch", "The engine's count of steps is not the judge's.")                  \
+    X("CapabilityNotAdvertised", "The engine's hello lacks a capability that the run needs.")      \
+    X("SpecModeNotRunnable", "The engine's hello does not list the speculation mode asked for.")   \
+    X("SpecEchoDivergence", "The engine runs another speculation than was asked for.")             \
+    X("BatchEchoDivergence", "The engine runs another number of streams than was asked for.")      \
+    X("BatchWidthExceedsEngineMax", "More streams were asked for than the engine can run.")        \
+    X("FreeRunConsistency", "The counters of a free run contradict one another.")
+
+/* Runs. */
+#define REFUSALS_RUN(X)                                                                            \
+    X("TokenMismatch", "A token of a timed phase is not the golden's.")                            \
+    X("NOT-PASSED", "The run was complete and did not pass; the score says why.")                  \
+    X("WEIGHTS-MISSING", "The weights folder of a run is not there.")                              \
+    X("ENGINE-MISSING", "The engine of a run is no executable file.")                              \
+    X("COMMIT-INVALID", "MLXFAST_COMMIT_SHA is no commit id.")                                     \
+    X("SPEC-MODE-NOT-ALLOWED-FOR-TRACK", "The contract does not allow the speculation mode.")      \
+    X("STORED-BASELINE-OVERRIDE-REFUSED",                                                          \
+      "A stored baseline is given on a track that measures its own.")                              \
+    X("GOLDEN-COUNT-MISMATCH", "A flag that belongs to each golden is not given once for each.")   \
+    X("MULTIPLE-GOLDENS-WITHOUT-PAIRED-PATH", "More than one golden is given to a local run.")     \
+    X("CONTROL-GOLDEN-WITHOUT-PAIRED-PATH", "A control golden is given to a local run.")           \
+    X("RECORD-PROMPT-INVALID", "A prompt file holds no list of token ids that fits the track.")    \
+    X("RECORD-NOT-SELF-CONSISTENT",                                                                \
+      "The engine gave two different continuations of one prompt while a golden was recorded.")
+
+#define JUDGE_REFUSALS(X)                                                                          \
+    REFUSALS_INPUT(X)                                                                              \
+    REFUSALS_CONTRACT(X) REFUSALS_GOLDEN(X) REFUSALS_SEAL(X) REFUSALS_ENGINE(X) REFUSALS_RUN(X)
 
 struct refusal {
     const char *group, *name, *meaning;

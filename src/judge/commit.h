@@ -1,0 +1,12 @@
+/* The commit that a score speaks of: MLXFAST_COMMIT_SHA, or the HEAD of the git work tree around
+ * the working directory, read from its files. */
+#ifndef MLXFAST_JUDGE_COMMIT_H
+#define MLXFAST_JUDGE_COMMIT_H
+
+#include <stdbool.h>
+
+enum { COMMIT_HEX = 41 };
+/* "" when there is none. False (and ""): MLXFAST_COMMIT_SHA is set and no commit id. */
+bool commit_find(char out[COMMIT_HEX]);
+
+#endif

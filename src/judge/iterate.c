@@ -1,0 +1,524 @@
+#include "judge/iterate.h"
+
+#include "base/buffer.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/number.h"
+#include "judge/client.h"
+#include "judge/commit.h"
+#include "judge/contract.h"
+#include "judge/digest.h"
+#include "judge/gates.h"
+#include "judge/golden.h"
+#include "judge/measure.h"
+#include "judge/report.h"
+#include "judge/score.h"
+#include "judge/seal.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct {
+    const char *name, *runtime;
+} modes[] = {[ITERATE_LOCAL_ITERATE] = {"local-iterate", "rust-local-iterate"},
+             [ITERATE_LOCAL_SUBMIT] = {"local-submit", "rust-local-submit"}};
+
+struct run {
+    const struct iterate_options *o;
+    struct arena arena;
+    struct contract *contract;
+    struct golden *golden;
+    struct client *client;
+    struct wire_spec spec;
+    struct score_document score;
+    struct tree_digest weights;
+    bool has_weights;
+    int64_t decode_steps;
+    struct measure_result timing;
+    struct gates_result gates;
+    bool gates_ran;
+    int64_t started_ns;
+    double preflight_seconds, correctness_seconds;
+};
+
+/* The contract's own rules; nothing is written when one of them fails. */
+
+static bool check_contract(struct run *r, struct error *err)
+{
+    const struct contract *c = r->contract;
+    if (!contract_require_window(c, err) || !contract_require_model(c, err))
+        return false;
+    if (!c->has_scores_against_live_control_leg) {
+        error_set(err, "CONTRACT-INVALID",
+                  "the --contract track fixture for \"%s\" declares no "
+                  "scores_against_live_control_leg",
+                  c->track_id);
+        return error_at(err, c->path, "scores_against_live_control_leg", NULL);
+    }
+    if (c->scores_against_live_control_leg) {
+        if (r->o->stored_baseline_given)
+            return error_set(err, "STORED-BASELINE-OVERRIDE-REFUSED",
+                             "track \"%s\" scores against a live control leg; a stored baseline "
+                             "pair has no place in it",
+                             c->track_id);
+        return true;
+    }
+    if (!c->has_official_baseline)
+        return error_set(err, "OFFICIAL-BASELINE-PENDING-CAPTURE",
+                         "track \"%s\" scores against a stored pair and declares none",
+                         c->track_id);
+    return contract_require_weights(c, err) && contract_require_floors(c, err);
+}
+
+static bool mode_allowed(const struct contract *c, const char *mode)
+{
+    for (size_t i = 0; i < c->allowed_mode_count; i++)
+        if (strcmp(c->allowed_modes[i], mode) == 0)
+            return true;
+    return false;
+}
+
+static bool resolve_spec(struct run *r, struct error *err)
+{
+    const struct iterate_options *o = r->o;
+    if (o->candidate_spec != NULL) {
+        if (!wire_spec_decode(&r->arena, o->candidate_spec, strlen(o->candidate_spec), &r->spec,
+                              err)) {
+            struct error inner = *err;
+            error_set(err, "USAGE", "--candidate-spec is not a SpecConfig: %s", inner.message);
+            return error_at(err, NULL, "--candidate-spec", o->candidate_spec);
+        }
+        r->spec.present = true;
+    } else if (o->mtp_depth > 0) {
+        r->spec =
+            (struct wire_spec){.present = true,
+                               .mode = "mtp",
+                               .has_mtp = true,
+                               .mtp_depth = {.present = true, .value = (uint32_t)o->mtp_depth}};
+    }
+    if (r->spec.present && !mode_allowed(r->contract, r->spec.mode)) {
+        error_set(err, "SPEC-MODE-NOT-ALLOWED-FOR-TRACK", "track \"%s\" does not allow mode \"%s\"",
+                  r->contract->track_id, r->spec.mode);
+        return error_at(err, r->contract->path, "allowed_modes", r->spec.mode);
+    }
+    return true;
+}
+
+/* Preflight: everything that can be known before the engine starts. */
+
+static bool load_golden(struct run *r, struct error *err)
+{
+    const struct contract *c = r->contract;
+    const struct golden_rules rules = {
+        /* expected_tokens[0] is the seed's token, [k + 1] that of decode step k. */
+        .required_steps =
+            r->decode_steps + 1 > c->correctness_steps ? r->decode_steps + 1 : c->correctness_steps,
+        .required_prompt_tokens = c->seed_tokens,
+        .vocab_size = c->vocab_size,
+        .required_model_type = c->golden_model_type,
+        .pin_sha256 = r->o->golden_sha256,
+        .pin_bytes = r->o->golden_bytes,
+        .pin_repository = c->has_target_pin ? c->target_model_id : NULL,
+        .pin_revision = c->has_target_pin ? c->target_revision : NULL,
+        .require_benchmark = true,
+        .refuse_stored_baseline = c->scores_against_live_control_leg};
+    return golden_load(r->o->golden, &rules, &r->golden, err);
+}
+
+static bool preflight(struct run *r, struct measure_plan *plan, struct error *err)
+{
+    const struct iterate_options *o = r->o;
+    struct score_document *d = &r->score;
+    char commit[COMMIT_HEX];
+    if (!commit_find(commit)) {
+        error_set(err, "COMMIT-INVALID", "MLXFAST_COMMIT_SHA must be 40 lower-case hex digits");
+        return error_at(err, NULL, "MLXFAST_COMMIT_SHA", getenv("MLXFAST_COMMIT_SHA"));
+    }
+    score_set_text(d, "commit", commit);
+    /* Away from a checkout there is no harness to speak of; a ranked run would refuse. */
+    struct tree_digest harness;
+    if (harness_hash(".", NULL, &harness, err))
+        score_set_text(d, "harness_hash", harness.sha256);
+    else if (strcmp(err->name, "HARNESS-EMPTY") != 0)
+        return false;
+    if (!file_is_directory(o->weights)) {
+        error_set(err, "WEIGHTS-MISSING", "the weights folder is not there");
+        return error_at(err, o->weights, NULL, NULL);
+    }
+    if (!weights_digest(o->weights, &r->weights, err))
+        return false;
+    r->has_weights = true;
+    score_set_text(d, "weights_hash", r->weights.sha256);
+    score_set_int(d, "weights_byte_count", (int64_t)r->weights.bytes);
+    score_set_int(d, "weights_file_count", (int64_t)r->weights.files);
+    if (!load_golden(r, err))
+        return false;
+    score_set_text(d, "golden_hash", r->golden->sha256);
+    score_set_int(d, "case_count", (int64_t)golden_gate_case_count(r->golden));
+    if (!measure_find_oracle(r->golden, r->decode_steps, &plan->oracle, err))
+        return false;
+    if (access(o->engine, X_OK) != 0 || file_is_directory(o->engine)) {
+        error_set(err, "ENGINE-MISSING", "the engine is no executable file");
+        return error_at(err, o->engine, NULL, NULL);
+    }
+    return true;
+}
+
+static bool environment_ceiling(double *out, struct error *err)
+{
+    const char *text = getenv("MLXFAST_RUN_CEILING_S");
+    *out = CLIENT_RUN_FALLBACK_CEILING;
+    if (text == NULL || number_double(text, out))
+        return true;
+    error_set(err, "USAGE", "the run ceiling is a number of seconds per token");
+    return error_at(err, NULL, "MLXFAST_RUN_CEILING_S", text);
+}
+
+/* The window and the gates, in one attached session: the weights are loaded once, timing comes
+ * first, correctness after it in barrier intervals of its own. */
+
+/* An engine's word about itself: clipped, and no control bytes. */
+static void seal_engine_text(struct score_document *d, const char *key, const char *text)
+{
+    char shown[257];
+    text_copy(shown, sizeof shown, text);
+    /* A clipped UTF-8 sequence would make the document invalid. */
+    for (size_t n = strlen(shown); n > 0 && !utf8_valid(shown, n); n--)
+        shown[n - 1] = '\0';
+    for (char *p = shown; *p != '\0'; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            *p = '?';
+    score_set_text(d, key, shown);
+}
+
+static void seal_identity(struct score_document *d, const struct wire_response *h)
+{
+    score_set_int(d, "engine_protocol_version", h->protocol_version.value);
+    if (h->backend.text != NULL)
+        seal_engine_text(d, "engine_backend", h->backend.text);
+    if (h->device.text != NULL)
+        seal_engine_text(d, "engine_device", h->device.text);
+    if (h->runner.present) {
+        seal_engine_text(d, "runner_id", h->runner.id);
+        seal_engine_text(d, "runner_model_type", h->runner.model_type);
+        seal_engine_text(d, "runner_build", h->runner.build);
+        seal_engine_text(d, "runner_manifest_sha256", h->runner.manifest_sha256);
+    }
+    if (h->resident.present) {
+        score_set_int(d, "resident_pid", h->resident.pid);
+        score_set_int(d, "resident_load_epoch", (int64_t)h->resident.load_epoch);
+    }
+    if (h->head_provenance.present)
+        seal_engine_text(d, "head_provenance_sha256", h->head_provenance.sha256);
+}
+
+static bool drive(struct run *r, struct measure_plan *plan, struct client_options *options,
+                  struct error *err)
+{
+    const struct iterate_options *o = r->o;
+    if (!client_start(options, &r->client, err))
+        return false;
+    seal_identity(&r->score, client_hello(r->client));
+    if (!measure_run(r->client, plan, &r->arena, &r->timing, err))
+        return false;
+    const struct gates_plan gates = {.golden = r->golden,
+                                     .steps = r->contract->correctness_steps,
+                                     .vocab_size = r->contract->vocab_size,
+                                     .all = o->strict,
+                                     .quiet = o->quiet};
+    const int64_t began = clock_now_ns();
+    r->gates_ran = gates_run(r->client, &gates, &r->gates, err);
+    r->correctness_seconds = clock_seconds(began);
+    return r->gates_ran;
+}
+
+/* Filling in the document. */
+
+static void seal_contract(struct run *r)
+{
+    struct score_document *d = &r->score;
+    const struct contract *c = r->contract;
+    char when[32];
+    score_set_text(d, "timestamp", clock_utc_text(when, sizeof when));
+    score_set_text(d, "contract_sha256", c->sha256);
+    score_set_json(d, "contract_sources", contract_sources(c));
+    score_set_int(d, "num_layers", c->num_hidden_layers);
+    if (c->has_prefill_floor)
+        score_set_number(d, "prefill_speedup_floor", c->prefill_speedup_floor);
+    if (c->has_decode_floor)
+        score_set_number(d, "decode_speedup_floor", c->decode_speedup_floor);
+}
+
+static void seal_speculation(struct run *r)
+{
+    struct score_document *d = &r->score;
+    const struct measure_result *m = &r->timing;
+    const bool echoed = m->effective_spec.present;
+    score_set_text(d, "effective_spec_mode", echoed ? m->effective_spec.mode : "serial");
+    score_set_int(d, "effective_spec_depth", m->speculated ? m->effective_spec.mtp_depth.value : 0);
+    if (!m->speculated)
+        return; /* a serial leg seals none of the counters */
+    json_t *lengths = json_array();
+    for (size_t i = 0; i < m->acceptance_lengths.count; i++)
+        json_array_append_new(lengths, json_integer(m->acceptance_lengths.items[i]));
+    score_set_json(d, "acceptance_lengths", lengths);
+    score_set_int(d, "spec_rounds", (int64_t)m->rounds);
+    score_set_int(d, "spec_drafted_total", (int64_t)m->drafted);
+    score_set_int(d, "spec_accepted_total", (int64_t)m->accepted);
+    if (m->drafted > 0)
+        score_set_number(d, "spec_acceptance_rate", (double)m->accepted / (double)m->drafted);
+    if (m->verification_mode != NULL)
+        seal_engine_text(d, "spec_verification_mode", m->verification_mode);
+    if (m->disagreements.present)
+        score_set_int(d, "spec_verify_replay_disagreements", (int64_t)m->disagreements.value);
+    if (m->rectangular_rounds.present)
+        score_set_int(d, "spec_rectangular_verification_rounds",
+                      (int64_t)m->rectangular_rounds.value);
+    if (m->serial_rounds.present)
+        score_set_int(d, "spec_serial_verification_rounds", (int64_t)m->serial_rounds.value);
+}
+
+static void seal_experts(struct score_document *d, const struct wire_expert_stats *s,
+                         int64_t tokens)
+{
+    if (!s->present)
+        return;
+    const double asked = (double)s->expert_cache_hits + (double)s->expert_cache_misses;
+    score_set_int(d, "expert_bytes_read", (int64_t)s->expert_bytes_read);
+    score_set_number(d, "expert_read_seconds", s->expert_read_seconds);
+    score_set_int(d, "expert_cache_hits", (int64_t)s->expert_cache_hits);
+    score_set_int(d, "expert_cache_misses", (int64_t)s->expert_cache_misses);
+    score_set_int(d, "expert_cache_evictions", (int64_t)s->expert_cache_evictions);
+    score_set_number(d, "expert_hit_rate", asked > 0 ? (double)s->expert_cache_hits / asked : 0);
+    score_set_int(d, "expert_peak_cached_tensors", (int64_t)s->expert_peak_cached_tensors);
+    if (s->expert_bytes_read > 0 && tokens > 0)
+        score_set_number(d, "bandwidth_gb_per_token",
+                         (double)s->expert_bytes_read / (double)tokens * 1e-9);
+}
+
+static void seal_timing(struct run *r)
+{
+    struct score_document *d = &r->score;
+    const struct measure_result *m = &r->timing;
+    if (m->prefill_seconds_per_token > 0) {
+        score_set_number(d, "prefill_seconds_per_token", m->prefill_seconds_per_token);
+        score_set_number(d, "candidate_leg_prefill_seconds_per_token",
+                         m->prefill_seconds_per_token);
+    }
+    score_set_number(d, "timed_benchmark_seconds",
+                     m->prefill_seconds + m->seed_window_seconds + m->decode_window_seconds);
+    if (!m->timed)
+        return;
+    score_set_number(d, "decode_seconds_per_token", m->decode_seconds_per_token);
+    score_set_number(d, "candidate_leg_decode_seconds_per_token", m->decode_seconds_per_token);
+    score_set_number(d, "candidate_leg_decode_window_seconds_per_token",
+                     m->decode_seconds_per_token);
+    score_set_number(d, "candidate_leg_seed_prefill_window_seconds_per_token",
+                     m->seed_window_seconds_per_token);
+    seal_speculation(r);
+    seal_experts(d, &m->expert_stats, m->decode_tokens);
+}
+
+static void seal_gates(struct run *r)
+{
+    struct score_document *d = &r->score;
+    const struct gates_result *g = &r->gates;
+    score_set_bool(d, "passed_correctness", r->gates_ran && g->passed);
+    score_set_int(d, "checked_steps", g->checked_steps);
+    score_set_number(d, "correctness_seconds", r->correctness_seconds);
+    score_set_number(d, "max_abs_diff", g->max_abs_diff);
+    if (g->first_failing_case != NULL) {
+        score_set_text(d, "first_failing_case", g->first_failing_case);
+        score_set_int(d, "first_failing_step", g->first_failure.step);
+        score_set_int(d, "expected_token", g->first_failure.expected);
+        score_set_int(d, "actual_token", g->first_failure.actual);
+    }
+    if (r->timing.mismatch.present) {
+        score_set_text(d, "first_failing_case", r->timing.mismatch.label);
+        score_set_int(d, "first_failing_step", r->timing.mismatch.step);
+        score_set_int(d, "expected_token", r->timing.mismatch.expected);
+        score_set_int(d, "actual_token", r->timing.mismatch.actual);
+    }
+}
+
+static void seal_phases(struct run *r, bool started)
+{
+    const char *timing = !started ? "not_run" : r->timing.timed ? "passed" : "failed";
+    const char *correctness = !r->timing.timed                  ? "not_run"
+                              : r->gates_ran && r->gates.passed ? "passed"
+                                                                : "failed";
+    json_t *phases = json_object();
+    json_object_set_new(phases, "correctness", json_string(correctness));
+    json_object_set_new(phases, "correctness_checked_steps", json_integer(r->gates.checked_steps));
+    json_object_set_new(phases, "timing", json_string(timing));
+    score_set_json(&r->score, "local_phases", phases);
+}
+
+/* Stored-pair tracks only: the captured pair of the contract is the local denominator. */
+static void seal_stored_score(struct run *r)
+{
+    struct score_document *d = &r->score;
+    const struct contract *c = r->contract;
+    const double prefill =
+        score_speedup(c->official_baseline_prefill, r->timing.prefill_seconds_per_token);
+    const double decode =
+        score_speedup(c->official_baseline_decode, r->timing.decode_seconds_per_token);
+    const bool prefill_ok = score_clears_floor(prefill, c->prefill_speedup_floor);
+    const bool decode_ok = score_clears_floor(decode, c->decode_speedup_floor);
+    const double score =
+        score_composite(prefill, decode, c->score_prefill_weight, c->score_decode_weight);
+    score_set_text(d, "baseline_source", "contract");
+    score_set_number(d, "baseline_prefill_seconds_per_token", c->official_baseline_prefill);
+    score_set_number(d, "baseline_decode_seconds_per_token", c->official_baseline_decode);
+    score_set_number(d, "prefill_speedup", prefill);
+    score_set_number(d, "decode_speedup", decode);
+    score_set_bool(d, "passed_prefill_speedup_floor", prefill_ok);
+    score_set_bool(d, "passed_decode_speedup_floor", decode_ok);
+    if (!isfinite(score)) {
+        score_fail(d, "score", "computed score was not finite");
+    } else if (!prefill_ok || !decode_ok) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "decode_speedup=%.6f floor=%.6f prefill_speedup=%.6f floor=%.6f", decode,
+                 c->decode_speedup_floor, prefill, c->prefill_speedup_floor);
+        score_fail(d, "performance floor failed", text);
+    } else {
+        d->has_score = true;
+        d->score = score;
+    }
+}
+
+static void seal_verdict(struct run *r, bool ran, const struct error *why)
+{
+    struct score_document *d = &r->score;
+    if (!ran) {
+        struct buffer text = {0};
+        seal_scrub(why->message, &text);
+        score_fail(d, why->name, text.data != NULL ? text.data : "");
+        buffer_free(&text);
+    } else if (!r->gates.passed) {
+        char text[512];
+        struct buffer name = {0};
+        seal_scrub(r->gates.first_failing_case, &name);
+        snprintf(text, sizeof text, "case %s, step %" PRId64, name.data,
+                 r->gates.first_failure.step);
+        score_fail(d, r->gates.error, text);
+        buffer_free(&name);
+    } else {
+        d->passed = true;
+        if (r->contract->scores_against_live_control_leg)
+            score_set_text(d, "baseline_source", "none (local mode: unscored)");
+        else
+            seal_stored_score(r);
+    }
+}
+
+/* This program's own file. */
+static const char *own_path(struct arena *a)
+{
+    char path[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+    return n > 0 && (size_t)n < sizeof path ? arena_strndup(a, path, (size_t)n) : NULL;
+}
+
+static bool seal(struct run *r, struct error *err)
+{
+    const struct iterate_options *o = r->o;
+    const struct seal_inputs in = {.score_path = o->score_path,
+                                   .weights_path = o->weights,
+                                   .weights_sha256 = r->has_weights ? r->weights.sha256 : NULL,
+                                   .weights_file_count = r->weights.files,
+                                   .weights_byte_count = r->weights.bytes,
+                                   .golden_path = o->golden,
+                                   .golden_sha256 = r->golden != NULL ? r->golden->sha256 : NULL,
+                                   .candidate_executable = o->engine,
+                                   .benchd_executable = own_path(&r->arena),
+                                   .sandbox = "none",
+                                   .local_iterate = o->mode == ITERATE_LOCAL_ITERATE};
+    return seal_write(&r->score, &in, err);
+}
+
+static enum iterate_exit run_and_seal(struct run *r, struct client_options *options,
+                                      struct measure_plan *plan, struct error *err)
+{
+    struct error why = {0};
+    const bool ready = preflight(r, plan, &why);
+    r->preflight_seconds = clock_seconds(r->started_ns);
+    const bool ran = ready && drive(r, plan, options, &why);
+    if (r->client != NULL) {
+        client_end(r->client);
+        const double peak = (double)client_peak_rss(r->client) * 1e-9;
+        score_set_number(&r->score, "peak_ram_gb", peak);
+        score_set_number(&r->score, "process_resident_memory_gb",
+                         r->timing.resident_bytes > 0 ? (double)r->timing.resident_bytes * 1e-9
+                                                      : peak);
+    }
+    if (strcmp(why.name, "Interrupted") == 0) {
+        *err = why;
+        return ITERATE_INTERRUPTED;
+    }
+    seal_contract(r);
+    seal_timing(r);
+    seal_gates(r);
+    seal_phases(r, r->client != NULL);
+    seal_verdict(r, ran, &why);
+    score_set_number(&r->score, "preflight_seconds", r->preflight_seconds);
+    score_set_number(&r->score, "benchmark_wall_seconds", clock_seconds(r->started_ns));
+    const bool passed = r->score.passed;
+    if (!seal(r, err))
+        return ITERATE_NOT_PASSED;
+    if (!r->o->quiet)
+        report_run(&r->score, &r->gates, r->gates_ran, &r->timing, r->o->score_path);
+    if (passed)
+        return ITERATE_PASSED;
+    if (!ran)
+        *err = why;
+    else
+        error_set(err, "NOT-PASSED", "%s",
+                  json_string_value(json_object_get(r->score.metrics, "error")));
+    return ITERATE_NOT_PASSED;
+}
+
+enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err)
+{
+    struct run r = {.o = o, .started_ns = clock_now_ns()};
+    const char *track = getenv("MLXFAST_QWEN_MTP_TRACK_ID");
+    if (track == NULL)
+        track = getenv("MLXFAST_TRACK_ID");
+    struct client_options options = {.engine = o->engine,
+                                     .weights = o->weights,
+                                     .resources = o->resources,
+                                     .speculative_v1_1 = true,
+                                     .echo_stderr = !o->quiet};
+    struct measure_plan plan = {.quiet = o->quiet};
+    enum iterate_exit result = ITERATE_REFUSED;
+    score_document_init(&r.score, modes[o->mode].runtime);
+    if (contract_load(o->contract, track, &r.contract, err) && check_contract(&r, err) &&
+        resolve_spec(&r, err) && client_deadlines_from_environment(&options, err) &&
+        environment_ceiling(&plan.run_ceiling_seconds, err)) {
+        const struct contract *c = r.contract;
+        r.decode_steps = o->mode == ITERATE_LOCAL_SUBMIT ? c->local_submit_benchmark_decode_steps
+                                                         : c->benchmark_decode_steps;
+        options.yarn_magnitude = c->yarn_magnitude;
+        plan.spec = r.spec.present ? &r.spec : NULL;
+        /* A first pass pays for cold pages; local modes always make one. */
+        plan.warmup_runs =
+            c->official_prefill_warmup_runs > 0 ? c->official_prefill_warmup_runs : 1;
+        result = run_and_seal(&r, &options, &plan, err);
+    }
+    client_free(r.client);
+    score_document_free(&r.score);
+    golden_free(r.golden);
+    contract_free(r.contract);
+    if (r.spec.dflash != NULL)
+        json_decref(r.spec.dflash);
+    if (r.spec.dspark != NULL)
+        json_decref(r.spec.dspark);
+    arena_free(&r.arena);
+    return result;
+}

@@ -1,0 +1,204 @@
+#include "judge/launch.h"
+
+#include <ctype.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+const char *const *launch_argv(struct arena *a, const char *engine, const char *weights,
+                               const char *const *resources, bool speculative_v1_1)
+{
+    size_t count = 0;
+    while (resources != NULL && resources[count] != NULL)
+        count++;
+    const char **argv = arena_array(a, count * 2 + 7, sizeof *argv);
+    size_t n = 0;
+    argv[n++] = engine;
+    argv[n++] = "runtime-worker";
+    argv[n++] = "--weights";
+    argv[n++] = weights;
+    for (size_t i = 0; i < count; i++) {
+        argv[n++] = "--resource";
+        argv[n++] = resources[i];
+    }
+    if (speculative_v1_1) {
+        argv[n++] = "--speculative-protocol";
+        argv[n++] = "v1.1";
+    }
+    return argv;
+}
+
+/* engine-protocol.md section 9, "Environment". */
+static const char *const allowed_names[] = {"HF_HUB_OFFLINE", "HOME",
+                                            "LANG",           "LOGNAME",
+                                            "PATH",           "SHELL",
+                                            "SSH_AUTH_SOCK",  "TERM",
+                                            "TMPDIR",         "TRANSFORMERS_OFFLINE",
+                                            "USER",           "__CF_USER_TEXT_ENCODING"};
+static const char *const allowed_prefixes[] = {
+    "BENCH_WORKER_", "DARKBLOOM_", "DS4_", "DYLD_", "LC_", "METAL_", "MLX_", "MTL_", "VLLM_"};
+
+bool launch_environment_allows(const char *name, size_t length)
+{
+    for (size_t i = 0; i < sizeof allowed_names / sizeof *allowed_names; i++)
+        if (strlen(allowed_names[i]) == length && memcmp(name, allowed_names[i], length) == 0)
+            return true;
+    for (size_t i = 0; i < sizeof allowed_prefixes / sizeof *allowed_prefixes; i++) {
+        const size_t n = strlen(allowed_prefixes[i]);
+        if (length >= n && memcmp(name, allowed_prefixes[i], n) == 0)
+            return true;
+    }
+    return false;
+}
+
+const char *const *launch_environment(struct arena *a, char *const *parent,
+                                      const char *yarn_magnitude)
+{
+    static const char yarn[] = "BENCH_WORKER_YARN_MAGNITUDE";
+    size_t count = 0;
+    while (parent != NULL && parent[count] != NULL)
+        count++;
+    const char **env = arena_array(a, count + 3, sizeof *env);
+    size_t n = 0;
+    for (size_t i = 0; i < count; i++) {
+        const char *equals = strchr(parent[i], '=');
+        if (equals == NULL)
+            continue;
+        const size_t length = (size_t)(equals - parent[i]);
+        if (!launch_environment_allows(parent[i], length))
+            continue;
+        if (yarn_magnitude != NULL && length == sizeof yarn - 1 &&
+            memcmp(parent[i], yarn, length) == 0)
+            continue;
+        env[n++] = arena_strdup(a, parent[i]);
+    }
+    env[n++] = "MLXFAST_USE_RUNTIME_WORKER=0";
+    if (yarn_magnitude != NULL)
+        env[n++] = arena_printf(a, "%s=%s", yarn, yarn_magnitude);
+    return env;
+}
+
+bool launch_resource_valid(const char *argument, size_t *name_length)
+{
+    size_t n = 0;
+    while (isalnum((unsigned char)argument[n]) || argument[n] == '.' || argument[n] == '_' ||
+           argument[n] == '-')
+        n++;
+    *name_length = n;
+    return n > 0 && argument[n] == '=' && argument[n + 1] != '\0';
+}
+
+/* The tail is a queue of lines: the oldest go when the sum of bytes passes the limit. */
+struct log_line {
+    struct log_line *next;
+    size_t length;
+    char text[];
+};
+struct launch_log {
+    pthread_mutex_t lock;
+    bool echo;
+    struct log_line *first, *last;
+    size_t bytes;
+    unsigned long dropped;
+    struct buffer shown;
+};
+
+struct launch_log *launch_log_new(bool echo)
+{
+    struct launch_log *log = memory_alloc(sizeof *log);
+    pthread_mutex_init(&log->lock, NULL);
+    log->echo = echo;
+    return log;
+}
+
+static bool holds_word(const char *line, size_t length, const char *word)
+{
+    const size_t n = strlen(word);
+    for (size_t i = 0; i + n <= length; i++)
+        if (strncasecmp(line + i, word, n) == 0)
+            return true;
+    return false;
+}
+
+void launch_redact(const char *line, size_t length, struct buffer *out)
+{
+    if (holds_word(line, length, "expected") || holds_word(line, length, "actual")) {
+        buffer_text(out, "token-validation-failed");
+        return;
+    }
+    /* Control bytes could rewrite the person's terminal. */
+    for (size_t i = 0; i < length; i++) {
+        const unsigned char c = (unsigned char)line[i];
+        if ((c < 0x20 && c != '\t') || c == 0x7f)
+            buffer_printf(out, "\\x%02x", c);
+        else
+            buffer_char(out, (char)c);
+    }
+}
+
+void launch_log_line(void *context, const char *line, size_t length)
+{
+    struct launch_log *log = context;
+    struct buffer shown = {0};
+    launch_redact(line, length, &shown);
+    pthread_mutex_lock(&log->lock);
+    if (log->echo)
+        fprintf(stderr, "mlxfast-worker: %.*s\n", (int)shown.length,
+                shown.data != NULL ? shown.data : "");
+    const size_t kept = shown.length < LAUNCH_TAIL_LINE ? shown.length : LAUNCH_TAIL_LINE;
+    struct log_line *entry = memory_alloc(sizeof *entry + kept + 1);
+    entry->length = kept;
+    if (kept > 0)
+        memcpy(entry->text, shown.data, kept);
+    if (log->last != NULL)
+        log->last->next = entry;
+    else
+        log->first = entry;
+    log->last = entry;
+    log->bytes += kept;
+    while (log->bytes > LAUNCH_TAIL_LIMIT) {
+        struct log_line *old = log->first;
+        log->first = old->next;
+        log->bytes -= old->length;
+        log->dropped++;
+        free(old);
+    }
+    pthread_mutex_unlock(&log->lock);
+    buffer_free(&shown);
+}
+
+const char *launch_log_tail(struct launch_log *log)
+{
+    pthread_mutex_lock(&log->lock);
+    buffer_clear(&log->shown);
+    if (log->first == NULL) {
+        buffer_text(&log->shown, "no worker stderr was emitted");
+    } else {
+        if (log->dropped > 0)
+            buffer_printf(&log->shown, "[%lu older worker stderr line(s) dropped] ", log->dropped);
+        buffer_text(&log->shown, "worker stderr tail: ");
+        for (const struct log_line *l = log->first; l != NULL; l = l->next) {
+            if (l != log->first)
+                buffer_text(&log->shown, " | ");
+            buffer_append(&log->shown, l->text, l->length);
+        }
+    }
+    pthread_mutex_unlock(&log->lock);
+    return log->shown.data;
+}
+
+void launch_log_free(struct launch_log *log)
+{
+    if (log == NULL)
+        return;
+    for (struct log_line *l = log->first; l != NULL;) {
+        struct log_line *next = l->next;
+        free(l);
+        l = next;
+    }
+    buffer_free(&log->shown);
+    pthread_mutex_destroy(&log->lock);
+    free(log);
+}

@@ -1,0 +1,225 @@
+#include "judge/measure.h"
+
+#include "base/clock.h"
+#include "base/stats.h"
+#include "base/terminal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static bool same_tokens(const struct golden_tokens *a, const struct golden_tokens *b)
+{
+    return a->count == b->count && memcmp(a->items, b->items, a->count * sizeof *a->items) == 0;
+}
+
+bool measure_find_oracle(const struct golden *g, int64_t steps, struct measure_oracle *out,
+                         struct error *err)
+{
+    const struct golden_benchmark *b = &g->benchmark;
+    *out = (struct measure_oracle){.prefill_prompt = b->prefill_prompt,
+                                   .decode_seed = b->decode_seed,
+                                   .prefill_token = b->expected_prefill_token,
+                                   .seed_token = b->expected_decode_seed_token,
+                                   .steps = steps};
+    if (b->present && b->expected_decode.count >= (size_t)steps) {
+        out->decode_tokens = b->expected_decode.items;
+        return true;
+    }
+    for (size_t i = 0; b->present && i < g->case_count; i++) {
+        const struct golden_case *k = &g->cases[i];
+        if (k->expected.count > (size_t)steps && same_tokens(&k->prompt, &b->decode_seed) &&
+            k->expected.items[0] == b->expected_decode_seed_token) {
+            out->decode_tokens = k->expected.items + 1;
+            return true;
+        }
+    }
+    error_set(
+        err, "GOLDEN-INVALID",
+        "the golden holds %zu decode tokens after its seed, this mode's window needs %" PRId64,
+        b->expected_decode.count, steps);
+    return error_at(err, g->path, "benchmark.expected_decode_tokens", NULL);
+}
+
+static bool expect_token(struct client *c, struct measure_result *m, const char *label,
+                         int64_t step, int64_t expected, int64_t actual, struct error *err)
+{
+    if (expected == actual)
+        return true;
+    m->mismatch = (struct token_mismatch){
+        .present = true, .label = label, .step = step, .expected = expected, .actual = actual};
+    client_discard(c);
+    /* The ids stand in the score's expected_token and actual_token only. */
+    return error_set(err, "TokenMismatch", "%s: the token at step %" PRId64 " is not the golden's",
+                     label, step);
+}
+
+/* Warm-up runs on the prompt read backwards: as long as the timed one and as hard, but of no use
+ * to an engine that remembers what it was asked. */
+static struct wire_tokens reversed(struct arena *a, const struct golden_tokens *prompt)
+{
+    int64_t *items = arena_array(a, prompt->count, sizeof *items);
+    for (size_t i = 0; i < prompt->count; i++)
+        items[i] = prompt->items[prompt->count - 1 - i];
+    return client_tokens(items, prompt->count);
+}
+
+static bool run_prefill(struct client *c, struct wire_tokens prompt, int64_t *token,
+                        double *seconds, struct error *err)
+{
+    struct wire_request q = client_request(WIRE_KIND_prefill);
+    q.prompt_tokens = prompt;
+    const struct wire_response *r;
+    int64_t ns;
+    if (!client_call(c, &q, 0, &r, &ns, err))
+        return false;
+    *token = r->token.value;
+    *seconds = (double)ns * 1e-9;
+    return true;
+}
+
+static struct wire_request free_begin_request(const struct measure_plan *plan,
+                                              struct wire_tokens seed)
+{
+    struct wire_request q = client_request(WIRE_KIND_free_decode_begin);
+    q.seed_tokens = seed;
+    if (plan->spec != NULL)
+        q.spec = *plan->spec;
+    return q;
+}
+
+static struct wire_request free_run_request(uint32_t count)
+{
+    struct wire_request q = client_request(WIRE_KIND_free_decode_run);
+    q.count = (struct wire_u32){.present = true, .value = count};
+    return q;
+}
+
+static bool warm_up(struct client *c, const struct measure_plan *plan, struct arena *a,
+                    struct error *err)
+{
+    struct progress p = {.quiet = plan->quiet};
+    progress_begin(&p, "warm-up", "passes", (uint64_t)plan->warmup_runs + 1);
+    int64_t token;
+    double seconds;
+    bool ok = true;
+    for (int64_t i = 0; ok && i < plan->warmup_runs; i++) {
+        ok = run_prefill(c, reversed(a, &plan->oracle.prefill_prompt), &token, &seconds, err);
+        progress_update(&p, (uint64_t)i + 1);
+    }
+    if (ok && plan->warmup_runs > 0)
+        ok = client_barrier(c, -1, NULL, err);
+    struct wire_request begin = free_begin_request(plan, reversed(a, &plan->oracle.decode_seed));
+    struct wire_request run = free_run_request(MEASURE_WARMUP_DECODE_TOKENS);
+    const struct wire_response *r;
+    ok = ok && client_call(c, &begin, 0, NULL, NULL, err) &&
+         client_call(c, &run, 0, &r, NULL, err) &&
+         client_barrier(c, (int64_t)r->acceptance_lengths.count + 1, NULL, err);
+    progress_update(&p, (uint64_t)plan->warmup_runs + (ok ? 1 : 0));
+    progress_end(&p);
+    return ok;
+}
+
+static bool time_prefill(struct client *c, const struct measure_plan *plan,
+                         struct measure_result *m, struct error *err)
+{
+    const struct golden_tokens *prompt = &plan->oracle.prefill_prompt;
+    struct progress p = {.quiet = plan->quiet};
+    progress_begin(&p, "prefill", "tokens", prompt->count * MEASURE_PREFILL_PASSES);
+    double seconds[MEASURE_PREFILL_PASSES];
+    bool ok = true;
+    for (int i = 0; ok && i < MEASURE_PREFILL_PASSES; i++) {
+        int64_t token;
+        ok =
+            run_prefill(c, client_tokens(prompt->items, prompt->count), &token, &seconds[i], err) &&
+            expect_token(c, m, "prefill", 0, plan->oracle.prefill_token, token, err);
+        progress_update(&p, prompt->count * (uint64_t)(i + 1));
+    }
+    progress_end(&p);
+    if (!ok || !client_barrier(c, -1, NULL, err))
+        return false;
+    m->prefill_seconds = stats_median(seconds, MEASURE_PREFILL_PASSES);
+    m->prefill_seconds_per_token = m->prefill_seconds / (double)prompt->count;
+    return true;
+}
+
+static void keep_run_report(struct arena *a, const struct wire_response *r,
+                            struct measure_result *m)
+{
+    const size_t n = r->acceptance_lengths.count;
+    m->acceptance_lengths = (struct wire_u32s){
+        .present = true, .count = n, .items = arena_array(a, n, sizeof(uint32_t))};
+    if (n > 0)
+        memcpy(m->acceptance_lengths.items, r->acceptance_lengths.items, n * sizeof(uint32_t));
+    m->rounds = n;
+    m->drafted = r->drafted_total.value;
+    m->accepted = r->accepted_total.value;
+    m->verification_mode =
+        r->verification_mode.text != NULL ? arena_strdup(a, r->verification_mode.text) : NULL;
+    m->disagreements = r->verify_replay_disagreements;
+    m->rectangular_rounds = r->rectangular_verification_rounds;
+    m->serial_rounds = r->serial_verification_rounds;
+}
+
+static bool time_decode(struct client *c, const struct measure_plan *plan, struct arena *a,
+                        struct measure_result *m, struct error *err)
+{
+    const struct measure_oracle *o = &plan->oracle;
+    struct wire_request begin =
+        free_begin_request(plan, client_tokens(o->decode_seed.items, o->decode_seed.count));
+    struct wire_request run = free_run_request((uint32_t)o->steps);
+    const struct wire_response *r;
+    /* The window of the seed opens just before the request is sent and closes when its token has
+     * been checked; the decode window opens at that instant. */
+    const int64_t opened = clock_now_ns();
+    if (!client_call(c, &begin, 0, &r, NULL, err) ||
+        !expect_token(c, m, "decode-seed", 0, o->seed_token, r->seed_token.value, err))
+        return false;
+    if (r->effective_spec.present) {
+        m->effective_spec = (struct wire_spec){.present = true,
+                                               .mode = arena_strdup(a, r->effective_spec.mode),
+                                               .has_mtp = r->effective_spec.has_mtp,
+                                               .mtp_depth = r->effective_spec.mtp_depth};
+        const json_t *depth = json_object_get(r->effective_spec.dflash, "depth");
+        if (json_is_integer(depth) && json_integer_value(depth) >= 0)
+            m->effective_spec.mtp_depth =
+                (struct wire_u32){.present = true, .value = (uint32_t)json_integer_value(depth)};
+        m->speculated = strcmp(m->effective_spec.mode, "serial") != 0;
+    }
+    const int64_t seeded = clock_now_ns();
+    if (!client_call(c, &run, 0, &r, NULL, err))
+        return false;
+    const int64_t closed = clock_now_ns();
+    m->seed_window_seconds = (double)(seeded - opened) * 1e-9;
+    m->decode_window_seconds = (double)(closed - seeded) * 1e-9;
+    for (int64_t i = 0; i < o->steps; i++)
+        if (!expect_token(c, m, "decode", i, o->decode_tokens[i], r->tokens.items[i], err))
+            return false;
+    keep_run_report(a, r, m);
+    return true;
+}
+
+bool measure_run(struct client *c, const struct measure_plan *plan, struct arena *a,
+                 struct measure_result *m, struct error *err)
+{
+    *m = (struct measure_result){0};
+    const struct measure_oracle *o = &plan->oracle;
+    if (!warm_up(c, plan, a, err) || !time_prefill(c, plan, m, err))
+        return false;
+    struct progress p = {.quiet = plan->quiet};
+    progress_begin(&p, "decode", "tokens", (uint64_t)o->steps);
+    bool ok = client_arm_run_deadline(c, (uint64_t)o->steps, plan->run_ceiling_seconds, err) &&
+              time_decode(c, plan, a, m, err);
+    client_disarm_run_deadline(c);
+    progress_update(&p, ok ? (uint64_t)o->steps : 0);
+    progress_end(&p);
+    const struct wire_response *r;
+    if (!ok || !client_barrier(c, (int64_t)m->rounds + 1, &r, err))
+        return false;
+    m->expert_stats = r->expert_stats;
+    m->decode_tokens = o->steps;
+    m->decode_seconds_per_token = m->decode_window_seconds / (double)o->steps;
+    m->seed_window_seconds_per_token = m->seed_window_seconds / (double)o->decode_seed.count;
+    m->resident_bytes = client_resident_bytes(c);
+    m->timed = true;
+    return true;
+}

@@ -1,0 +1,67 @@
+/* The timed window of one leg: one attached session, warm-ups, one timed prefill, one timed free
+ * run, each phase closed by its barrier (benchd-cli.md section 2, engine-protocol.md section 8).
+ * The judge's monotonic clock around the round trips is the only source of time. */
+#ifndef MLXFAST_JUDGE_MEASURE_H
+#define MLXFAST_JUDGE_MEASURE_H
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "judge/client.h"
+#include "judge/golden.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { MEASURE_WARMUP_DECODE_TOKENS = 16, MEASURE_PREFILL_PASSES = 1 };
+
+/* The oracle of a window: from the golden's benchmark block. A decode list shorter than the window
+ * is completed by the base case with the same prompt (in local modes expected_tokens[0] is the seed
+ * token and expected_tokens[k + 1] the output of decode step k: goldens.md section 1). */
+struct measure_oracle {
+    struct golden_tokens prefill_prompt, decode_seed;
+    int64_t prefill_token, seed_token;
+    const int64_t *decode_tokens; /* steps of them, the golden's */
+    int64_t steps;
+};
+/* Error GOLDEN-INVALID: the golden has no oracle of that length. */
+bool measure_find_oracle(const struct golden *g, int64_t steps, struct measure_oracle *out,
+                         struct error *err);
+
+struct measure_plan {
+    struct measure_oracle oracle;
+    int64_t warmup_runs;          /* extra prefills before the timed one */
+    const struct wire_spec *spec; /* sent on decode windows; NULL: none */
+    double run_ceiling_seconds;   /* per token */
+    bool quiet;
+};
+
+/* Which token was wrong, when err is TokenMismatch. */
+struct token_mismatch {
+    bool present;
+    const char *label; /* "prefill", "decode-seed", "decode" */
+    int64_t step, expected, actual;
+};
+
+struct measure_result {
+    bool timed; /* the whole window was measured and every token was right */
+    double prefill_seconds, prefill_seconds_per_token;
+    double seed_window_seconds, seed_window_seconds_per_token;
+    double decode_window_seconds, decode_seconds_per_token;
+    int64_t decode_tokens;
+    struct token_mismatch mismatch;
+
+    bool speculated;
+    struct wire_spec
+        effective_spec; /* texts in the arena given to measure_run; opaque parts NULL */
+    struct wire_u32s acceptance_lengths;
+    uint64_t rounds, drafted, accepted;
+    const char *verification_mode; /* NULL: not reported */
+    struct wire_u64 disagreements, rectangular_rounds, serial_rounds;
+    struct wire_expert_stats expert_stats; /* of the decode window's barrier */
+    uint64_t resident_bytes;               /* of the engine after the window */
+};
+
+bool measure_run(struct client *c, const struct measure_plan *plan, struct arena *a,
+                 struct measure_result *out, struct error *err);
+
+#endif
