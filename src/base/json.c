@@ -1,7 +1,8 @@
 /* JSON behind a few rules: see json.h. jansson refuses NaN, Infinity, leading zeros, bare points,
  * lone surrogates, a BOM, raw control bytes, bad UTF-8, U+0000, integers outside int64, reals that
  * overflow, and (asked to) duplicate keys; tests/unit/test_json.c holds it to that. What it lacks
- * is a depth limit of ours and the name of a duplicate key of any length. */
+ * is a depth limit of ours, the name of a duplicate key of any length, and an eye for NUL bytes,
+ * which it skips between tokens. */
 #include "base/json.h"
 
 #include "base/file.h"
@@ -57,6 +58,18 @@ json_t *json_parse_strict(const char *data, size_t length, int max_depth, const 
 {
     if (text_depth(data, length, max_depth) > max_depth) {
         error_set(err, "JSON-TOO-DEEP", "nested deeper than the %d levels allowed here", max_depth);
+        error_at(err, file, NULL, NULL);
+        return NULL;
+    }
+    const char *nul = length ? memchr(data, '\0', length) : NULL;
+    if (nul) {
+        int line = 1, column = 1;
+        for (const char *p = data; p < nul; p++, column++)
+            if (*p == '\n') {
+                line++;
+                column = 0;
+            }
+        error_set(err, "JSON-INVALID", "not JSON: a NUL byte (line %d, column %d)", line, column);
         error_at(err, file, NULL, NULL);
         return NULL;
     }

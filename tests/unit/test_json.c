@@ -200,6 +200,8 @@ static void places(void **state)
     struct error err;
     assert_null(parse("{\n  \"a\": nope\n}", &err));
     assert_non_null(strstr(err.message, "line 2"));
+    assert_null(json_parse_strict("[\n1,\0]", 6, 9, NULL, &err));
+    assert_non_null(strstr(err.message, "a NUL byte (line 2, column 3)"));
 }
 
 static void getters(void **state)
