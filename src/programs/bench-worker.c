@@ -115,7 +115,8 @@ static void name_usage_error(const struct command *c, int argc, char **argv, str
             known = &c->options[i];
     for (int i = 0; i < argc; i++)
         was_given |= err->field[0] && text_starts(argv[i], err->field);
-    char name[320], message[sizeof err->message];
+    char name[320];
+    struct error was = *err;
     if (!known)
         snprintf(name, sizeof name, "unknownArgument(%s)", err->field[0] ? err->field : err->value);
     else if (!was_given)
@@ -125,8 +126,8 @@ static void name_usage_error(const struct command *c, int argc, char **argv, str
         snprintf(name, sizeof name, "missingValue(%s)", err->field);
     else
         snprintf(name, sizeof name, "badValue(%s)", err->field);
-    text_copy(message, sizeof message, err->message);
-    snprintf(err->message, sizeof err->message, "%s: %s", name, message);
+    error_set(err, was.name, "%s: %s", name, was.message);
+    error_at(err, NULL, was.field[0] ? was.field : NULL, was.value[0] ? was.value : NULL);
 }
 
 /* -1: go on. */

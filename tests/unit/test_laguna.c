@@ -9,7 +9,6 @@
 #include "engine/model/model.h"
 #include "engine/model/plan.h"
 
-#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +19,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <cmocka.h>
 
 static const char *const folders[] = {"all-sliding",    "equal-bias",  "full-yarn", "head-48",
                                       "long-chunks",    "long-window", "no-norm",   "odd-scales",

@@ -4,7 +4,6 @@
 #include "base/sha256.h"
 #include "engine/model/rope.h"
 
-#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +11,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 static const struct rope_parameters full = {.dim = 64,
                                             .theta = 500000,

@@ -259,7 +259,7 @@ char *worker_error_text(const struct error *err, char *out, size_t size)
     const char *message =
         wire ? "the line is not a valid Engine Protocol v1 request" : err->message;
     int n = snprintf(out, size, "%s%s%s", err->name, err->name[0] ? ": " : "", message);
-    if (err->field[0] && n > 0 && (size_t)n < size)
+    if (err->field[0] && !holds_redacted_word(err->field) && n > 0 && (size_t)n < size)
         snprintf(out + n, size - (size_t)n, " (field %s)", err->field);
     if (holds_redacted_word(out))
         snprintf(out, size, "%s: the request was refused", wire ? "WIRE-INVALID" : "REFUSED");
