@@ -54,11 +54,53 @@ size_t kernel_attention_scratch(int head_dim)
     return 2 * 8 * (size_t)kernel_pad(head_dim, KERNEL_LANES);
 }
 
+#if defined(__x86_64__)
+
+static bool have_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
+}
+
+/* Every feature that the file is compiled for. */
+static bool have_avx512(void)
+{
+    return have_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
+           __builtin_cpu_supports("avx512vbmi");
+}
+
+int kernels_available(const struct cpu_kernels *out[KERNELS_MAX])
+{
+    int n = 0;
+    out[n++] = &cpu_kernels_portable;
+    if (have_avx2())
+        out[n++] = &cpu_kernels_avx2;
+    if (have_avx512())
+        out[n++] = &cpu_kernels_avx512;
+    return n;
+}
+
+#elif defined(__aarch64__)
+
+int kernels_available(const struct cpu_kernels *out[KERNELS_MAX])
+{
+    int n = 0;
+    out[n++] = &cpu_kernels_portable;
+    out[n++] = &cpu_kernels_neon; /* part of the base architecture */
+    return n;
+}
+
+#else
+
 int kernels_available(const struct cpu_kernels *out[KERNELS_MAX])
 {
     out[0] = &cpu_kernels_portable;
     return 1;
 }
+
+#endif
 
 bool kernels_choose(const char *name, const struct cpu_kernels **out, struct error *err)
 {

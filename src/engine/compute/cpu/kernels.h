@@ -69,7 +69,7 @@ struct cpu_kernels {
     void (*rope)(enum activations a, const struct rope_table *table, int64_t position, float *x);
     /* out = round(round(gate * round(sigmoid(gate))) * up) */
     void (*silu_up)(enum activations a, const float *gate, const float *up, int n, float *out);
-    void (*sigmoid)(const float *x, int n, float *out);                     /* never rounded */
+    void (*sigmoid)(const float *x, int n, float *out);                      /* never rounded */
     void (*softplus)(enum activations a, const float *x, int n, float *out); /* rounded */
     void (*scale)(enum activations a, const float *y, float w, int n, float *out); /* round(y*w) */
     /* sum = round(sum + round(y * w)) */

@@ -1,0 +1,41 @@
+/* What the vector kernels share before their lanes are defined: see kernels_dot.h, kernels_simd.h.
+ */
+#ifndef MLXFAST_ENGINE_COMPUTE_CPU_KERNELS_LANES_H
+#define MLXFAST_ENGINE_COMPUTE_CPU_KERNELS_LANES_H
+
+#include "engine/checkpoint/formats.h"
+#include "engine/compute/cpu/kernels.h"
+#include "engine/compute/elementary.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+enum weight_kind { KIND_BF16, KIND_NVFP4, KIND_FLOAT };
+
+/* One linear layer's rows of weights, from the first output wanted on. */
+struct dot_call {
+    enum weight_kind kind;
+    const uint8_t *w;
+    size_t w_stride; /* bytes from one output's weights to the next */
+    const uint8_t *scales;
+    size_t scales_stride;
+    int in;
+    const void *const *x; /* [rows] prepared */
+    float *y;             /* [rows, y_stride] */
+    size_t y_stride;
+    bool round, add;
+};
+
+enum { TILE_MAX = 16 /* rows x outputs */, BLOCKS_PER_SCALES = 8 };
+
+INLINE float emit(const struct dot_call *c, const float *before, float sum)
+{
+    if (c->round)
+        sum = bf16_to_f32(f32_to_bf16(sum));
+    if (!c->add)
+        return sum;
+    sum = *before + sum;
+    return c->round ? bf16_to_f32(f32_to_bf16(sum)) : sum;
+}
+
+#endif
