@@ -17,14 +17,14 @@ double score_speedup(double baseline, double candidate)
     return baseline / candidate;
 }
 
-/* share is the weight divided by the sum: 0 means that the gain is not read at all. */
-static double factor(double gain, double share)
+/* A gain whose weight is 0 is not read at all. */
+static double factor(double gain, double weight, double total)
 {
-    if (share == 0)
+    if (weight == 0)
         return 1;
     if (isnan(gain) || gain <= 0)
         return NAN;
-    return share == 1 ? gain : pow(gain, share);
+    return weight / total == 1 ? gain : pow(gain, weight / total);
 }
 
 double score_composite(double prefill_gain, double decode_gain, double prefill_weight,
@@ -35,8 +35,7 @@ double score_composite(double prefill_gain, double decode_gain, double prefill_w
         prefill_weight < 0 || isnan(total) || total <= 0)
         return NAN;
     /* Decode first: the order of the product is part of the definition. */
-    return factor(decode_gain, decode_weight / total) *
-           factor(prefill_gain, prefill_weight / total);
+    return factor(decode_gain, decode_weight, total) * factor(prefill_gain, prefill_weight, total);
 }
 
 bool score_clears_floor(double gain, double floor)

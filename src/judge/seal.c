@@ -50,6 +50,19 @@ static const char *real_path(struct arena *a, const char *path)
     return out;
 }
 
+/* A relative path that stays below where it starts, as far as its text tells. */
+static bool stays_below(const char *path)
+{
+    if (*path == '/')
+        return false;
+    for (const char *part = path; part; part = strchr(part, '/')) {
+        part += *part == '/';
+        if (strncmp(part, "..", 2) == 0 && (part[2] == '/' || part[2] == '\0'))
+            return false;
+    }
+    return true;
+}
+
 /* What is published of a path: relative to the working directory where it lies below it, else its
  * last part, so that no home directory gets out. */
 static const char *published_path(struct arena *a, const char *path)
@@ -68,6 +81,8 @@ static const char *published_path(struct arena *a, const char *path)
             out = real + 1; /* the working directory is the root */
     }
     free(here);
+    if (!out && !real && stays_below(path))
+        out = path; /* it is not there, nor is its folder */
     if (out)
         return out;
     size_t end = strlen(path);

@@ -123,7 +123,7 @@ static bool is_url_byte(char c)
 static size_t match_url(const char *s)
 {
     size_t scheme = isalpha((unsigned char)*s) ? run(s, is_scheme) : 0;
-    if (scheme < 2 || strncmp(s + scheme, "://", 3) != 0)
+    if (scheme == 0 || strncmp(s + scheme, "://", 3) != 0)
         return 0;
     return scheme + 3 + run(s + scheme + 3, is_url_byte);
 }
@@ -167,13 +167,11 @@ static size_t match_path(const char *s, char before, const char **base, size_t *
         if (close && (!newline || close < newline))
             n = (size_t)(close - s);
     }
-    while (n == 0 || s[n - 1] == '\\') {
-        size_t more = run(s + n, is_path_byte);
-        n += more;
-        if (s[n] == ' ' && n > 0 && s[n - 1] == '\\')
-            n++; /* an escaped space goes on */
-        else
+    for (bool quoted = n > 0; !quoted;) {
+        n += run(s + n, is_path_byte);
+        if (s[n] != ' ' || n == 0 || s[n - 1] != '\\')
             break;
+        n++; /* an escaped space goes on */
     }
     size_t end = n;
     while (end > 0 && s[end - 1] == '/')
