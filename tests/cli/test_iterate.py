@@ -4,11 +4,12 @@ import hashlib
 import json
 import re
 import signal
-import time
+import subprocess
 
 import pytest
 
-from judge_kit import DECODE, SEED, STEPS, SUBMIT, VOCAB, Kit, assert_sealed
+from conftest import BUILD
+from judge_kit import DECODE, ENGINE, STEPS, VOCAB, Kit, assert_sealed
 
 
 @pytest.fixture
@@ -78,20 +79,15 @@ def test_local_submit(kit):
 
 
 def test_default_score_paths(kit):
-    arguments = [a for a in ("--quiet",)]
-    result = kit.iterate(*arguments)
-    assert result.returncode == 0
-    kit.score.unlink()
-    import subprocess
-    from conftest import BUILD
-    from judge_kit import ENGINE
     base = [BUILD / "benchd", "iterate", "--engine", ENGINE, "--weights", kit.weights, "--golden",
             kit.golden, "--contract", kit.contract, "--quiet"]
     assert subprocess.run(base, cwd=kit.folder, timeout=60).returncode == 0
     assert (kit.folder / "score.local-iterate.json").exists()
+    assert (kit.folder / "benchmark-integrity.local-iterate.json").exists()
     assert subprocess.run([*base, "--mode", "local-submit"], cwd=kit.folder,
                           timeout=60).returncode == 0
     assert (kit.folder / "score.json").exists()
+    assert (kit.folder / "benchmark-integrity.json").exists()
 
 
 def test_worker_arguments_and_environment(kit):

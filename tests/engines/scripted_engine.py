@@ -178,10 +178,9 @@ def act(name, argument, q):
     if name == "chatter":  # log lines on stdout, then the answer
         send_raw(b"\n  loading\r\n\t[info] ready\n" * (argument or 1))
         send(honest)
-    if name == "twice":
-        send(honest)
-        honest["id"] += 1
-        send(honest)
+    if name == "twice":  # in one write, so that the second is there before it is asked for
+        second = {**honest, "id": honest["id"] + 1}
+        send_raw(json.dumps(honest).encode() + b"\n" + json.dumps(second).encode() + b"\n")
     if name == "stderr":
         sys.stderr.write(argument + "\n")
         sys.stderr.flush()

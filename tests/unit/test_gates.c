@@ -1,0 +1,257 @@
+/* The gates of conformance.md section 3: each passes an honest engine, passes one just inside the
+ * limit and fails one just outside. */
+#include "judge/gates.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+enum { VOCAB = 100, STEPS = 64 };
+
+static struct wire_top_logit eight[8] = {{5, 8.0}, {6, 7.0},  {7, 6.0},  {8, 5.0},
+                                         {9, 4.0}, {10, 3.0}, {11, 2.0}, {12, 1.0}};
+
+static struct wire_top_logits list_of(struct wire_top_logit *items, size_t count)
+{
+    return (struct wire_top_logits){.present = true, .count = count, .items = items};
+}
+
+static void fresh(struct wire_top_logit *out)
+{
+    for (int i = 0; i < 8; i++)
+        out[i] = eight[i];
+}
+
+static void trusted_lists(void **state)
+{
+    (void)state;
+    struct wire_top_logit e[8];
+    fresh(e);
+    struct wire_top_logits t = list_of(e, 8);
+    assert_true(gate_top_logits_trusted(&t, 5, VOCAB));
+    t.count = 1;
+    assert_true(gate_top_logits_trusted(&t, 5, VOCAB));
+    t.count = 0;
+    assert_false(gate_top_logits_trusted(&t, 5, VOCAB));
+    t.count = 8;
+    assert_false(gate_top_logits_trusted(&t, 6, VOCAB)); /* not the reported token */
+    assert_true(gate_top_logits_trusted(&t, 5, 13));
+    assert_false(gate_top_logits_trusted(&t, 5, 12)); /* token 12 outside the vocabulary */
+    e[3].token = -1;
+    assert_false(gate_top_logits_trusted(&t, 5, VOCAB));
+    e[3].token = 6;
+    assert_false(gate_top_logits_trusted(&t, 5, VOCAB)); /* twice */
+    fresh(e);
+    e[7].logit = NAN;
+    assert_false(gate_top_logits_trusted(&t, 5, VOCAB));
+    e[7].logit = -INFINITY;
+    assert_false(gate_top_logits_trusted(&t, 5, VOCAB));
+    fresh(e);
+    e[1].logit = 8.5;
+    assert_false(gate_top_logits_trusted(&t, 5, VOCAB)); /* rises */
+    fresh(e);
+    e[2].logit = e[1].logit; /* equal, lower id first */
+    assert_true(gate_top_logits_trusted(&t, 5, VOCAB));
+    e[1].token = 7;
+    e[2].token = 6;
+    assert_false(gate_top_logits_trusted(&t, 5, VOCAB));
+}
+
+static void ties(void **state)
+{
+    (void)state;
+    struct wire_top_logit e[8];
+    fresh(e);
+    struct wire_top_logits t = list_of(e, 8);
+    e[0].logit = 1.0;
+    for (int i = 1; i < 8; i++)
+        e[i].logit = 0.5 - i;
+    e[1].logit = 1.0 - 0.9e-6; /* just inside */
+    assert_true(gate_tie_accepts(&t, 5, 6, VOCAB));
+    assert_true(gate_tie_accepts(&t, 5, 5, VOCAB));
+    e[1].logit = 1.0 - 1.1e-6; /* just outside */
+    assert_false(gate_tie_accepts(&t, 5, 6, VOCAB));
+    e[1].logit = 1.0 - 0.9e-6;
+    assert_false(gate_tie_accepts(&t, 5, 40, VOCAB)); /* not in the list */
+    e[7].logit = NAN;                                 /* malformed: strict, never wider */
+    assert_false(gate_tie_accepts(&t, 5, 6, VOCAB));
+    assert_true(gate_tie_accepts(&t, 5, 5, VOCAB));
+}
+
+static struct gate_outcome base_with(int wrong, int from)
+{
+    struct gate_outcome o;
+    const struct wire_top_logits t = list_of(eight, 8);
+    gate_base_begin(&o);
+    for (int i = 0; i < STEPS; i++)
+        gate_base_step(&o, i, 5, &t, i >= from && i < from + wrong ? 60 : 5, VOCAB);
+    gate_base_end(&o, STEPS);
+    return o;
+}
+
+static void base_budget(void **state)
+{
+    (void)state;
+    struct gate_outcome o = base_with(0, 0);
+    assert_true(o.passed);
+    assert_int_equal(o.checked_steps, STEPS);
+    assert_int_equal(o.step, -1);
+    o = base_with(6, 10); /* 6 * 1000 <= 100 * 64 */
+    assert_true(o.passed);
+    assert_int_equal(o.mismatches, 6);
+    assert_int_equal(o.checked_steps, STEPS);
+    o = base_with(7, 10);
+    assert_false(o.passed);
+    assert_int_equal(o.checked_steps, 11); /* the first mismatch + 1 */
+    assert_int_equal(o.step, 10);
+    assert_int_equal(o.expected, 60);
+    assert_int_equal(o.actual, 5);
+    o = base_with(1, STEPS - 1);
+    assert_true(o.passed);
+}
+
+static struct golden_anchor anchor_of(int64_t expected)
+{
+    return (struct golden_anchor){.name = "a", .expected_token = expected};
+}
+
+static bool anchor_passes(const struct golden_anchor *a, struct wire_top_logit *e)
+{
+    struct gate_outcome o;
+    const struct wire_top_logits t = list_of(e, 8);
+    gate_anchor(&o, a, &t, VOCAB);
+    assert_int_equal(o.checked_steps, 1);
+    return o.passed;
+}
+
+static void anchors(void **state)
+{
+    (void)state;
+    struct wire_top_logit e[8];
+    fresh(e);
+    struct golden_anchor a = anchor_of(5);
+    assert_true(anchor_passes(&a, e));
+    a = anchor_of(6);
+    assert_false(anchor_passes(&a, e));
+    int64_t accepted[] = {40, 5};
+    a.accepted = (struct golden_tokens){accepted, 2};
+    assert_true(anchor_passes(&a, e)); /* the accepted set */
+    accepted[1] = 41;
+    assert_false(anchor_passes(&a, e));
+    e[1].logit = e[0].logit - 0.5e-6; /* a tie with the expected token */
+    assert_true(anchor_passes(&a, e));
+    e[7].logit = INFINITY;
+    assert_false(anchor_passes(&a, e));
+}
+
+static void anchor_rank_and_delta(void **state)
+{
+    (void)state;
+    struct wire_top_logit e[8];
+    fresh(e);
+    struct golden_anchor a = anchor_of(7); /* rank 3, 2.0 below */
+    a.has_rank = true;
+    a.max_expected_rank = 3;
+    assert_false(anchor_passes(&a, e)); /* the default delta is 1e-6 */
+    a.has_delta = true;
+    a.max_top_logit_delta = 2.0;
+    assert_true(anchor_passes(&a, e));
+    a.max_top_logit_delta = 1.999;
+    assert_false(anchor_passes(&a, e));
+    a.max_top_logit_delta = 2.0;
+    a.max_expected_rank = 2;
+    assert_false(anchor_passes(&a, e));
+    a.max_expected_rank = 8;
+    a.expected_token = 50; /* outside the eight: no rank */
+    assert_false(anchor_passes(&a, e));
+    a = anchor_of(6);
+    a.has_rank = a.has_delta = true;
+    a.max_expected_rank = 2;
+    a.max_top_logit_delta = 2.0;
+    assert_true(anchor_passes(&a, e));
+    e[3].token = e[2].token; /* a list that is not trusted gives no leniency */
+    assert_false(anchor_passes(&a, e));
+}
+
+static void anchor_takes_the_argmax_of_the_list(void **state)
+{
+    (void)state;
+    struct wire_top_logit e[8];
+    fresh(e);
+    e[0].logit = 6.5; /* now 6 is highest, whatever token the reply reports */
+    struct golden_anchor a = anchor_of(6);
+    assert_true(anchor_passes(&a, e));
+    a = anchor_of(5);
+    assert_false(anchor_passes(&a, e));
+    fresh(e);
+    e[1].logit = 8.0; /* equal: the lower id */
+    a = anchor_of(5);
+    assert_true(anchor_passes(&a, e));
+}
+
+static void free_runs(void **state)
+{
+    (void)state;
+    int64_t expected[] = {1, 2, 3, 4, 5}, said[] = {1, 2, 3, 4, 5};
+    struct golden_free_run f = {.expected = {expected, 5}, .exact_prefix = 5};
+    const struct wire_tokens tokens = {.present = true, .count = 5, .items = said};
+    struct gate_outcome o;
+    gate_free_run(&o, &f, &tokens);
+    assert_true(o.passed);
+    assert_int_equal(o.checked_steps, 5);
+    f.exact_prefix = 4;
+    said[4] = 9; /* just behind the prefix */
+    gate_free_run(&o, &f, &tokens);
+    assert_true(o.passed);
+    assert_int_equal(o.checked_steps, 4);
+    said[3] = 9; /* its last token */
+    gate_free_run(&o, &f, &tokens);
+    assert_false(o.passed);
+    assert_int_equal(o.checked_steps, 4);
+    assert_int_equal(o.step, 3);
+    assert_int_equal(o.expected, 4);
+    assert_int_equal(o.actual, 9);
+}
+
+static void behaviors(void **state)
+{
+    (void)state;
+    int64_t first[] = {1, 2, 3}, second[] = {7, 8}, said[] = {7, 8, 9, 9};
+    struct golden_tokens sequences[] = {{first, 3}, {second, 2}};
+    const struct golden_behavior b = {.accepted = sequences, .accepted_count = 2};
+    const struct wire_tokens tokens = {.present = true, .count = 4, .items = said};
+    struct gate_outcome o;
+    gate_behavior(&o, &b, &tokens); /* an accepted sequence is a prefix of the answer */
+    assert_true(o.passed);
+    assert_int_equal(o.checked_steps, 2);
+    said[1] = 5;
+    gate_behavior(&o, &b, &tokens);
+    assert_false(o.passed);
+    assert_int_equal(o.step, 1); /* of the sequence that was followed furthest */
+    assert_int_equal(o.expected, 8);
+    assert_int_equal(o.actual, 5);
+    said[0] = 1;
+    said[1] = 2;
+    said[2] = 4;
+    gate_behavior(&o, &b, &tokens);
+    assert_false(o.passed);
+    assert_int_equal(o.checked_steps, 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trusted_lists),
+        cmocka_unit_test(ties),
+        cmocka_unit_test(base_budget),
+        cmocka_unit_test(anchors),
+        cmocka_unit_test(anchor_rank_and_delta),
+        cmocka_unit_test(anchor_takes_the_argmax_of_the_list),
+        cmocka_unit_test(free_runs),
+        cmocka_unit_test(behaviors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

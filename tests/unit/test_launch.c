@@ -1,0 +1,131 @@
+/* What a worker is given and what is kept of its stderr. */
+#include "judge/launch.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void argument_vector(void **state)
+{
+    (void)state;
+    struct arena a = {0};
+    const char *const resources[] = {"x=1", "y=2", NULL};
+    const char *const wanted[] = {
+        "./e", "runtime-worker",         "--weights", "w", "--resource", "x=1", "--resource",
+        "y=2", "--speculative-protocol", "v1.1",      NULL};
+    const char *const *argv = launch_argv(&a, "./e", "w", resources, true);
+    for (size_t i = 0; wanted[i] != NULL; i++)
+        assert_string_equal(argv[i], wanted[i]);
+    assert_null(argv[10]);
+    argv = launch_argv(&a, "./e", "w", NULL, false);
+    assert_string_equal(argv[3], "w");
+    assert_null(argv[4]);
+    arena_free(&a);
+}
+
+static bool holds(const char *const *env, const char *entry)
+{
+    for (size_t i = 0; env[i] != NULL; i++)
+        if (strcmp(env[i], entry) == 0)
+            return true;
+    return false;
+}
+
+static void environment(void **state)
+{
+    (void)state;
+    struct arena a = {0};
+    char *const parent[] = {"PATH=/bin",
+                            "HOME=/h",
+                            "HOMELESS=1",
+                            "MLX_A=1",
+                            "MLXFAST_SECRET=1",
+                            "MLXFAST_USE_RUNTIME_WORKER=1",
+                            "BENCH_GOLDEN_PATH=g",
+                            "BENCH_WORKER_YARN_MAGNITUDE=derived",
+                            "LC_ALL=C",
+                            "LD_PRELOAD=x",
+                            "AWS_SECRET=1",
+                            "noequals",
+                            "=x",
+                            NULL};
+    const char *const *env = launch_environment(&a, parent, NULL);
+    assert_true(holds(env, "PATH=/bin"));
+    assert_true(holds(env, "HOME=/h"));
+    assert_true(holds(env, "MLX_A=1"));
+    assert_true(holds(env, "LC_ALL=C"));
+    assert_true(holds(env, "BENCH_WORKER_YARN_MAGNITUDE=derived"));
+    assert_true(holds(env, "MLXFAST_USE_RUNTIME_WORKER=0"));
+    size_t count = 0;
+    while (env[count] != NULL)
+        count++;
+    assert_int_equal(count, 6);
+    env = launch_environment(&a, parent, "attention_factor");
+    assert_true(holds(env, "BENCH_WORKER_YARN_MAGNITUDE=attention_factor"));
+    assert_false(holds(env, "BENCH_WORKER_YARN_MAGNITUDE=derived"));
+    arena_free(&a);
+}
+
+static void resources(void **state)
+{
+    (void)state;
+    size_t n;
+    assert_true(launch_resource_valid("a.B_1-x=/p", &n));
+    assert_int_equal(n, 7);
+    assert_false(launch_resource_valid("=p", &n));
+    assert_false(launch_resource_valid("a=", &n));
+    assert_false(launch_resource_valid("a", &n));
+    assert_false(launch_resource_valid("a b=c", &n));
+    assert_false(launch_resource_valid("", &n));
+}
+
+static void redaction(void **state)
+{
+    (void)state;
+    struct buffer b = {0};
+    const char *secret = "Token mismatch: EXPECTED 7";
+    launch_redact(secret, strlen(secret), &b);
+    assert_string_equal(b.data, "token-validation-failed");
+    buffer_clear(&b);
+    launch_redact("the aCtUaL one", 14, &b);
+    assert_string_equal(b.data, "token-validation-failed");
+    buffer_clear(&b);
+    launch_redact("loaded\x1b[2J", 10, &b); /* no control bytes reach a terminal */
+    assert_string_equal(b.data, "loaded\\x1b[2J");
+    buffer_free(&b);
+}
+
+static void tail(void **state)
+{
+    (void)state;
+    struct launch_log *log = launch_log_new(false);
+    assert_string_equal(launch_log_tail(log), "no worker stderr was emitted");
+    launch_log_line(log, "a", 1);
+    launch_log_line(log, "b", 1);
+    assert_string_equal(launch_log_tail(log), "worker stderr tail: a | b");
+    char line[4000];
+    memset(line, 'x', sizeof line);
+    for (int i = 0; i < 40; i++)
+        launch_log_line(log, line, sizeof line);
+    const char *text = launch_log_tail(log);
+    /* 32 lines of 2048 bytes fill 65536 exactly; the two short ones and 8 long ones are gone. */
+    assert_non_null(strstr(text, "[10 older worker stderr line(s) dropped] worker stderr tail: "));
+    assert_true(strlen(text) < LAUNCH_TAIL_LIMIT + 32 * 3 + 100);
+    launch_log_free(log);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(argument_vector),
+        cmocka_unit_test(environment),
+        cmocka_unit_test(resources),
+        cmocka_unit_test(redaction),
+        cmocka_unit_test(tail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
