@@ -1,0 +1,42 @@
+/* Any bytes into the contract loader; what is accepted must answer its resolvers without trouble
+ * and hold its ranges. */
+#include "judge/contract.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct contract *c = NULL;
+    struct error err = {0};
+    if (!contract_parse("contract.json", (const char *)data, size, NULL, &c, &err)) {
+        require(c == NULL && err.name[0] && err.message[0]);
+        return 0;
+    }
+    require(c->track_id && c->allowed_mode_count >= 1 && c->allowed_mode_count <= 3);
+    if (contract_require_window(c, &err))
+        require(c->correctness_steps >= 1 && c->official_prefill_warmup_runs >= 0);
+    if (contract_require_model(c, &err))
+        require(c->vocab_size >= 1 && c->seed_tokens >= 1 && c->golden_model_type[0]);
+    if (contract_require_weights(c, &err))
+        require(isfinite(c->score_decode_weight + c->score_prefill_weight) &&
+                c->score_decode_weight + c->score_prefill_weight > 0);
+    if (contract_require_floors(c, &err))
+        require(c->decode_speedup_floor > 0 && c->prefill_speedup_floor > 0);
+    if (contract_require_regime(c, &err))
+        require(c->scored_batch_size >= 1);
+    if (contract_require_official_baseline(c, &err))
+        require(c->has_bands && !c->scores_against_live_control_leg);
+    contract_require_bands(c, &err);
+    json_decref(contract_sources(c));
+    contract_free(c);
+    return 0;
+}
