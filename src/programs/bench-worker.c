@@ -32,6 +32,16 @@ static int fail(int status, const struct error *err)
     return status;
 }
 
+/* Success only when everything reached stdout. */
+static int finish_output(void)
+{
+    struct error err;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return EXIT_SUCCESS;
+    error_errno(&err, "stdout", "writing the output");
+    return fail(EXIT_RUN, &err);
+}
+
 /* ---- flags that several commands share ---- */
 
 struct engine_flags {
@@ -322,9 +332,9 @@ static int manifest(int argc, char **argv)
         manifest_write(m, &out);
     }
     buffer_char(&out, '\n');
-    bool ok = fwrite(out.data, 1, out.length, stdout) == out.length && fflush(stdout) == 0;
+    fwrite(out.data, 1, out.length, stdout);
     buffer_free(&out);
-    return ok ? EXIT_SUCCESS : EXIT_RUN;
+    return finish_output();
 }
 
 /* ---- generate ---- */
@@ -446,10 +456,9 @@ static int generate_with(struct model *m, const struct tokenizer *t, const struc
                 rate(r.count > 0 ? r.count - 1 : 0, r.decode_seconds), generate_end_name(r.end),
                 compute_name(model_compute(m)));
     }
-    int status = !ok                                ? fail(EXIT_RUN, &err)
-                 : r.end == SERIAL_END_INTERRUPT    ? EXIT_INTERRUPTED
-                 : fflush(stdout) || ferror(stdout) ? EXIT_RUN
-                                                    : EXIT_SUCCESS;
+    int status = !ok                             ? fail(EXIT_RUN, &err)
+                 : r.end == SERIAL_END_INTERRUPT ? EXIT_INTERRUPTED
+                                                 : finish_output();
     generate_result_free(&r);
     free(prompt.ids);
     return status;
