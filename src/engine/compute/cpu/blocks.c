@@ -41,7 +41,8 @@ static size_t prepared_stride(const struct compute *c, int n)
 {
     const size_t bytes =
         (size_t)kernel_pad(n, KERNEL_BLOCK) * (size_t)c->kernels->prepared_bytes[c->activations];
-    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    /* An odd number of cache lines, so that the rows of a tile do not fall into one set. */
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN | ALIGN;
 }
 
 static size_t larger(size_t a, size_t b)

@@ -205,46 +205,53 @@ INLINE struct pair split_load_x(const void *row, int block)
     return (struct pair){v16_load(p), v16_load(p + KERNEL_LANES)};
 }
 
-INLINE struct pair split_load_w(enum weight_kind kind, const uint8_t *p)
+/* Pairs 0-7 and 8-15 as they lie: the even element is the lower half of 32 bits. */
+INLINE struct pair pair_of_bf16(__m256i a, __m256i b)
 {
-    if (kind == KIND_FLOAT)
-        return split_load_x(p, 0);
     const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
-    const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)p);
-    const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(p + 32));
     return (struct pair){both(_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)),
                               _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))),
                          both(_mm256_castsi256_ps(_mm256_and_si256(a, upper)),
                               _mm256_castsi256_ps(_mm256_and_si256(b, upper)))};
 }
 
-/* The two bytes of a code's bf16 value are looked up apart and brought together. The words of four
- * codes each are first laid out so that the unpacking, which works within 128-bit halves, leaves
- * lanes 0-7 and 8-15 in order: low nibbles (even elements) of words 0, 2 | 1, 3, then high nibbles.
- */
+INLINE struct pair split_load_w(enum weight_kind kind, const uint8_t *p)
+{
+    if (kind == KIND_FLOAT)
+        return split_load_x(p, 0);
+    return pair_of_bf16(_mm256_loadu_si256((const __m256i *)(const void *)p),
+                        _mm256_loadu_si256((const __m256i *)(const void *)(p + 32)));
+}
+
+/* Each byte is doubled, so that its low nibble (even element) and high nibble (odd) stand in a
+ * word; the two bytes of a code's bf16 value are looked up apart and interleaved, which leaves
+ * pairs as in a row of bf16. The interleaving works within 128-bit halves, hence the order of the
+ * doubling. */
 INLINE struct pair split_load_codes(const uint8_t *p)
 {
     const __m128i upper = _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, -0x80, -0x41,
                                         -0x41, -0x41, -0x40, -0x40, -0x40, -0x40);
     const __m128i lower = _mm_setr_epi8(0, 0, -0x80, -0x40, 0, 0x40, -0x80, -0x40, 0, 0, -0x80,
                                         -0x40, 0, 0x40, -0x80, -0x40);
-    const __m256i bytes = _mm256_permutevar8x32_epi32(
-        _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p)),
-        _mm256_setr_epi32(0, 2, 0, 2, 1, 3, 1, 3));
-    const __m256i codes = _mm256_and_si256(_mm256_srlv_epi64(bytes, _mm256_setr_epi64x(0, 4, 0, 4)),
-                                           _mm256_set1_epi8(15));
+    const __m256i twice = _mm256_setr_epi8(0, 0, 1, 1, 2, 2, 3, 3, 8, 8, 9, 9, 10, 10, 11, 11, 4, 4,
+                                           5, 5, 6, 6, 7, 7, 12, 12, 13, 13, 14, 14, 15, 15);
+    const __m256i bytes = _mm256_shuffle_epi8(
+        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p)), twice);
+    const __m256i codes =
+        _mm256_or_si256(_mm256_and_si256(bytes, _mm256_set1_epi16(0x000f)),
+                        _mm256_and_si256(_mm256_srli_epi16(bytes, 4), _mm256_set1_epi16(0x0f00)));
     const __m256i high = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(upper), codes);
     const __m256i low = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(lower), codes);
-    const __m256i even = _mm256_unpacklo_epi8(low, high), odd = _mm256_unpackhi_epi8(low, high);
-    const __m256i zero = _mm256_setzero_si256();
-    return (struct pair){both(_mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, even)),
-                              _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, even))),
-                         both(_mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, odd)),
-                              _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, odd)))};
+    return pair_of_bf16(_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
 }
 
-enum { DOT_OUTPUTS = 4, DOT_OUTPUTS_4 = 1, DOT_OUTPUTS_2 = 2 };
-#define DOT_MAX_ROWS 4
+enum {
+    DOT_OUTPUTS = 4,
+    DOT_OUTPUTS_CODES = 2,
+    DOT_OUTPUTS_2 = 2,
+    DOT_OUTPUTS_4 = 1,
+    DOT_OUTPUTS_8 = 0
+};
 
 #include "engine/compute/cpu/kernels_split.h"
 

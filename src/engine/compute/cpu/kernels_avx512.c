@@ -171,8 +171,13 @@ INLINE __m512i codes_to_bf16(const uint8_t *p)
 
 /* ---- Rows as packed bf16 (ACTIVATIONS_BF16): the instruction takes pairs as they lie ---- */
 
-enum { DOT_OUTPUTS = 8, DOT_OUTPUTS_4 = 4, DOT_OUTPUTS_2 = 4 };
-#define DOT_MAX_ROWS 8
+enum {
+    DOT_OUTPUTS = 8,
+    DOT_OUTPUTS_CODES = 8,
+    DOT_OUTPUTS_2 = 4,
+    DOT_OUTPUTS_4 = 4,
+    DOT_OUTPUTS_8 = 2
+};
 
 INLINE __m512bh packed_load_x(const void *row, int block)
 {

@@ -11,8 +11,9 @@
  *   DOT(load_codes)(p)             16 bytes of E2M1 codes -> w_pair
  *   DOT(step)(acc, w, x)           fma(even, even, fma(odd, odd, acc))
  *   DOT(product)(w, x)             fma(even, even, odd * odd)
- * and, once, v16, scales16 with their functions, and the tile's outputs for one row, for two rows
- * and for four (DOT_OUTPUTS, _2, _4: each divides the first), and DOT_MAX_ROWS (4 or 8). */
+ * and, once, v16, scales16 with their functions, and how many outputs a tile has: for one row
+ * DOT_OUTPUTS (bf16), DOT_OUTPUTS_CODES (NVFP4), for 2, 4 and 8 rows at most DOT_OUTPUTS_2, _4, _8
+ * (0: never eight rows); all powers of two. */
 
 /* R rows from row r0 on, T outputs from o on. */
 INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, const int R,
@@ -35,20 +36,25 @@ INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, con
             for (int t = 0; t < T; t++)
                 scale[t] = scales_decode(s + (size_t)t * c->scales_stride + 2 * b0, groups);
             const int end = b0 + BLOCKS_PER_SCALES < whole ? b0 + BLOCKS_PER_SCALES : whole;
-            for (int b = b0; b < end; b++) {
-                w_pair wp[TILE_MAX];
-                v16 sp[TILE_MAX];
+            /* The next tile's: too many short streams for a processor to see them coming. */
+            if (r0 == 0) {
                 UNROLL
                 for (int t = 0; t < T; t++) {
-                    wp[t] = DOT(load_codes)(w + (size_t)t * c->w_stride + 16 * (size_t)b);
-                    sp[t] = scales_pair(&scale[t], b - b0);
+                    const uint8_t *next = w + (size_t)(t + T) * c->w_stride + 16 * (size_t)b0;
+                    __builtin_prefetch(next);
+                    __builtin_prefetch(next + 64);
+                    __builtin_prefetch(s + (size_t)(t + T) * c->scales_stride + 2 * b0);
                 }
+            }
+            for (int b = b0; b < end; b++) {
                 UNROLL
-                for (int r = 0; r < R; r++) {
-                    const x_pair xp = DOT(load_x)(x[r], b);
+                for (int t = 0; t < T; t++) {
+                    const w_pair wt = DOT(load_codes)(w + (size_t)t * c->w_stride + 16 * (size_t)b);
+                    const v16 st = scales_pair(&scale[t], b - b0);
                     UNROLL
-                    for (int t = 0; t < T; t++)
-                        acc[r * T + t] = v16_fma(DOT(product)(wp[t], xp), sp[t], acc[r * T + t]);
+                    for (int r = 0; r < R; r++)
+                        acc[r * T + t] =
+                            v16_fma(DOT(product)(wt, DOT(load_x)(x[r], b)), st, acc[r * T + t]);
                 }
             }
             if (b0 + BLOCKS_PER_SCALES <= whole || rest == 0)
@@ -71,6 +77,13 @@ INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, con
         const size_t bytes = kind == KIND_BF16 ? 2 : 4;
         for (int b = 0; b < whole; b++) {
             w_pair wp[TILE_MAX];
+            /* Eight streams of whole lines are noticed; fewer, half used, need the hint. */
+            if (T < 8 && r0 == 0) {
+                UNROLL
+                for (int t = 0; t < T; t++)
+                    __builtin_prefetch(w + (size_t)(t + T) * c->w_stride +
+                                       (size_t)b * KERNEL_BLOCK * bytes);
+            }
             UNROLL
             for (int t = 0; t < T; t++)
                 wp[t] = DOT(load_w)(kind,
@@ -116,45 +129,36 @@ INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, con
     }
 }
 
-/* All rows, T outputs from o on: the tile's weights stay in the first-level cache between rows. */
+/* All rows, `outputs` outputs from o on (1 for the last few): the weights that several rows share
+ * stay in the first-level cache between them. */
 INLINE void DOT(rows)(const struct dot_call *c, const enum weight_kind kind, int rows, int o,
-                      const bool whole_tile)
+                      const int outputs)
 {
+    const int at_2 = outputs < DOT_OUTPUTS_2 ? outputs : DOT_OUTPUTS_2;
+    const int at_4 = outputs < DOT_OUTPUTS_4 ? outputs : DOT_OUTPUTS_4;
+    const int at_8 = outputs < DOT_OUTPUTS_8 ? outputs : DOT_OUTPUTS_8;
     int r = 0;
-#if DOT_MAX_ROWS >= 8
-    for (; r + 8 <= rows; r += 8) {
-        if (whole_tile)
-            for (int t = 0; t < DOT_OUTPUTS; t += 2)
-                DOT(tile)(c, kind, 8, 2, r, o + t);
-        else
-            DOT(tile)(c, kind, 8, 1, r, o);
-    }
-#endif
-    for (; r + 4 <= rows; r += 4) {
-        if (whole_tile)
-            for (int t = 0; t < DOT_OUTPUTS; t += DOT_OUTPUTS_4)
-                DOT(tile)(c, kind, 4, DOT_OUTPUTS_4, r, o + t);
-        else
-            DOT(tile)(c, kind, 4, 1, r, o);
-    }
-    for (; r + 2 <= rows; r += 2) {
-        if (whole_tile)
-            for (int t = 0; t < DOT_OUTPUTS; t += DOT_OUTPUTS_2)
-                DOT(tile)(c, kind, 2, DOT_OUTPUTS_2, r, o + t);
-        else
-            DOT(tile)(c, kind, 2, 1, r, o);
-    }
+    for (; DOT_OUTPUTS_8 > 0 && r + 8 <= rows; r += 8)
+        for (int t = 0; t < outputs; t += at_8)
+            DOT(tile)(c, kind, 8, at_8, r, o + t);
+    for (; r + 4 <= rows; r += 4)
+        for (int t = 0; t < outputs; t += at_4)
+            DOT(tile)(c, kind, 4, at_4, r, o + t);
+    for (; r + 2 <= rows; r += 2)
+        for (int t = 0; t < outputs; t += at_2)
+            DOT(tile)(c, kind, 2, at_2, r, o + t);
     for (; r < rows; r++)
-        DOT(tile)(c, kind, 1, whole_tile ? DOT_OUTPUTS : 1, r, o);
+        DOT(tile)(c, kind, 1, outputs, r, o);
 }
 
 INLINE void DOT(kind)(const struct dot_call *c, const enum weight_kind kind, int rows, int count)
 {
+    const int outputs = kind == KIND_NVFP4 ? DOT_OUTPUTS_CODES : DOT_OUTPUTS;
     int o = 0;
-    for (; o + DOT_OUTPUTS <= count; o += DOT_OUTPUTS)
-        DOT(rows)(c, kind, rows, o, true);
+    for (; o + outputs <= count; o += outputs)
+        DOT(rows)(c, kind, rows, o, outputs);
     for (; o < count; o++)
-        DOT(rows)(c, kind, rows, o, false);
+        DOT(rows)(c, kind, rows, o, 1);
 }
 
 static __attribute__((noinline)) void DOT(bf16)(const struct dot_call *c, int rows, int count)

@@ -250,8 +250,13 @@ INLINE struct pair split_load_codes(const uint8_t *p)
                          codes_to_floats(vshrq_n_u8(bytes, 4))};
 }
 
-enum { DOT_OUTPUTS = 4, DOT_OUTPUTS_4 = 1, DOT_OUTPUTS_2 = 2 };
-#define DOT_MAX_ROWS 4
+enum {
+    DOT_OUTPUTS = 4,
+    DOT_OUTPUTS_CODES = 2,
+    DOT_OUTPUTS_2 = 2,
+    DOT_OUTPUTS_4 = 1,
+    DOT_OUTPUTS_8 = 0
+};
 
 #include "engine/compute/cpu/kernels_split.h"
 
