@@ -8,10 +8,13 @@ import re
 import struct
 import subprocess
 
+import jsonschema
 import pytest
 
 from conftest import ROOT
 
+SCHEMA = json.loads((ROOT / "docs/schema/engine-protocol-v1.schema.json").read_text())
+VALID = jsonschema.Draft202012Validator(SCHEMA)
 VECTOR = ROOT / "tests/vectors/laguna/full-yarn"
 TOKENS = json.loads((VECTOR / "tokens.json").read_text())
 VOCAB = 128
@@ -48,7 +51,12 @@ class Worker:
     def read(self):
         line = self.process.stdout.readline()
         assert line.endswith(b"\n"), self.process.stderr.read()
-        return json.loads(line)
+        reply = json.loads(line)
+        VALID.validate(reply)
+        # Canonical: keys in the schema's order, no spaces.
+        order = list(SCHEMA["$defs"]["WorkerResponse"]["properties"])
+        assert list(reply) == sorted(reply, key=order.index)
+        return reply
 
     def ask(self, kind, **fields):
         self.id += 1
@@ -59,6 +67,7 @@ class Worker:
         return reply
 
     def ok(self, kind, **fields):
+        VALID.validate({"id": 0, "kind": kind, **fields})
         reply = self.ask(kind, **fields)
         assert reply["ok"] is True, reply
         assert "error" not in reply
