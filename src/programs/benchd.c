@@ -50,8 +50,8 @@ static const struct option_spec iterate_specs[] = {
     {"--engine", OPTION_TEXT, true, "PATH", "The worker executable.", &f.engine, NULL, 0, 0},
     {"--weights", OPTION_TEXT, true, "DIR", "The weights folder.", &f.weights, NULL, 0, 0},
     {"--golden", OPTION_LIST, true, "FILE",
-     "The golden with the oracle. Repeatable on the paired official path only.", &f.golden, NULL, 0,
-     0},
+     "The golden with the oracle. More than one only on the paired official path.", &f.golden, NULL,
+     0, 0},
     {"--golden-sha256", OPTION_LIST, false, "HEX",
      "Pin of the golden's raw bytes, checked before it is parsed. With --golden-bytes, once for "
      "each --golden.",
@@ -68,7 +68,7 @@ static const struct option_spec iterate_specs[] = {
      "Prompt name in the calibration file (paired path only).", &f.prompt, NULL, 0, 0},
     {"--contract", OPTION_TEXT, true, "FILE", "The track's contract.", &f.contract, NULL, 0, 0},
     {"--mode", OPTION_TEXT, false, "MODE",
-     "local-iterate (default: 128 decode steps in the usual contract), local-submit (1023) or "
+     "local-iterate (the default), local-submit (a longer decode window) or "
      "official.",
      &f.mode, NULL, 0, 0},
     {"--score-path", OPTION_TEXT, false, "FILE",
@@ -79,11 +79,11 @@ static const struct option_spec iterate_specs[] = {
      "Local modes: run anchors, free runs and behaviour cases as well as base cases.", &f.strict,
      NULL, 0, 0},
     {"--engine-resource", OPTION_LIST, false, "NAME=PATH",
-     "Forwarded to the worker as --resource NAME=PATH. Repeatable.", &f.resources, NULL, 0, 0},
+     "Forwarded to the worker as --resource NAME=PATH.", &f.resources, NULL, 0, 0},
     {"--candidate-spec", OPTION_TEXT, false, "JSON",
      "A SpecConfig object for the timed decode windows.", &f.candidate_spec, NULL, 0, 0},
     {"--mtp-depth", OPTION_INT, false, "N",
-     "The same as --candidate-spec {\"mode\":\"mtp\",\"mtp\":{\"depth\":N}}; 1 to 32.", &f.depth,
+     "The same as --candidate-spec {\"mode\":\"mtp\",\"mtp\":{\"depth\":N}}.", &f.depth,
      &f.has_depth, 1, SPEC_DEPTH_CAP},
     {"--cool-gate", OPTION_SWITCH, false, NULL,
      "Wait for a cool machine before timing. This version has no temperature reader: it says so "
