@@ -26,6 +26,10 @@ static const char *const older_roots[] = {"Package.swift",  "Sources",      "Tes
                                           "benchmark.json", "benchmark.sh", "setup.sh",
                                           "TASK.md",        "harness",      "vllm"};
 
+/* A folder with none of these is no harness, whatever `tools` or `tests` may lie there. */
+static const char *const harness_marks[] = {"src/judge", "Package.swift", "Sources",
+                                            "benchmark.json"};
+
 struct file_digest {
     const char *name; /* relative */
     const char *path;
@@ -196,11 +200,23 @@ static bool harness_walk_roots(struct harness_walk *w, const char *const *roots,
     return true;
 }
 
+static bool is_harness(struct harness_walk *w)
+{
+    for (size_t i = 0; i < sizeof harness_marks / sizeof harness_marks[0]; i++) {
+        struct stat s;
+        if (lstat(path_join(&w->arena, w->root, harness_marks[i]), &s) == 0)
+            return true;
+    }
+    error_set(w->err, "HARNESS-EMPTY", "the folder holds no harness: no src/judge");
+    return error_at(w->err, w->root, NULL, NULL);
+}
+
 bool harness_hash(const char *root, void (*on_missing)(const char *name), struct tree_digest *out,
                   struct error *err)
 {
     struct harness_walk w = {.root = root, .err = err};
-    bool ok = harness_walk_roots(&w, harness_roots, sizeof harness_roots / sizeof harness_roots[0],
+    bool ok = is_harness(&w) &&
+              harness_walk_roots(&w, harness_roots, sizeof harness_roots / sizeof harness_roots[0],
                                  on_missing) &&
               harness_walk_roots(&w, older_roots, sizeof older_roots / sizeof older_roots[0], NULL);
     if (ok && w.count)

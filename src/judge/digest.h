@@ -19,8 +19,8 @@ bool weights_digest(const char *folder, struct tree_digest *out, struct error *e
 /* The harness hash, new form: named roots below `root`, relative paths sorted bytewise, separators
  * of the weights digest. Dot names and __pycache__ are skipped; an unreadable file (IO) or a
  * symbolic link (NOT-A-REGULAR-FILE) is an error. A root of this tree that is not there is skipped
- * and reported through on_missing when that is not NULL. out->files tells whether anything was
- * hashed at all. */
+ * and reported through on_missing when that is not NULL. A folder with no src/judge and none of
+ * the original's Package.swift, Sources, benchmark.json is HARNESS-EMPTY. */
 bool harness_hash(const char *root, void (*on_missing)(const char *name), struct tree_digest *out,
                   struct error *err);
 

@@ -53,7 +53,7 @@
     X("SCORE-INVALID",                                                                             \
       "A score has a missing or unknown key, a wrong type, or contradicts itself.")                \
     X("SCORE-PATH-INVALID", "The score file's name cannot stand in a checksum line.")              \
-    X("HARNESS-EMPTY", "Nothing of the harness was found in the working directory.")
+    X("HARNESS-EMPTY", "The working directory holds no tree of the judge.")
 
 /* The engine and the wire (engine-protocol.md section 11). The names without hyphens are the
  * protocol's. */
