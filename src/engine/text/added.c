@@ -20,7 +20,8 @@ bool added_set_finish(struct added_set *set, struct error *err)
     if (set->count > 0)
         qsort(set->items, set->count, sizeof *set->items, compare_tokens);
     /* A word's characters, as Unicode's annex on regular expressions has them. */
-    return !words || pattern_new("[\\w\\u200c\\u200d]", false, &set->word_character, err);
+    static const char word[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\u200c\\u200d]";
+    return !words || pattern_new(word, false, &set->word_character, err);
 }
 
 void added_set_free(struct added_set *set)

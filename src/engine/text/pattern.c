@@ -28,10 +28,12 @@ struct matcher {
     pcre2_jit_stack *stack;
 };
 
-/* \s and \w as Unicode defines them; PCRE2's own \s has U+180E besides, its \w lacks the marks. */
+/* \s as Unicode defines it, where PCRE2's own has U+180E besides; \w likewise, where PCRE2's own
+ * lacks the marks. Outside a class Oniguruma counts six Latin-1 numerals as letters besides. */
 #define SPACE "\\p{White_Space}"
 #define NOT_SPACE "\\P{White_Space}"
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD_ALONE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
 /* One translation under way. */
 struct translation {
@@ -136,12 +138,12 @@ static bool escape(struct translation *t)
         same = "\\D";
         break;
     case 'w':
-        same = t->in_class ? WORD : "[" WORD "]";
+        same = t->in_class ? WORD : "[" WORD_ALONE "]";
         break;
     case 'W':
         if (t->in_class)
             return no(t, "\\W inside a class");
-        same = "[^" WORD "]";
+        same = "[^" WORD_ALONE "]";
         break;
     case 'n':
         same = "\\n";
