@@ -449,6 +449,10 @@ static enum iterate_exit run_and_seal(struct run *r, struct client_options *opti
     struct error why = {0};
     const bool ready = preflight(r, plan, &why);
     r->preflight_seconds = clock_seconds(r->started_ns);
+    if (interrupt_requested()) { /* hashing large weights takes a while */
+        error_set(err, "Interrupted", "interrupted before the engine was started");
+        return ITERATE_INTERRUPTED;
+    }
     const bool ran = ready && drive(r, plan, options, &why);
     if (r->client != NULL) {
         client_end(r->client);
