@@ -238,10 +238,12 @@ static enum wait_result wait_for(int fd, short events, int64_t deadline_ns)
         int n = ppoll(fds, 2, &t, NULL);
         if (n < 0 && errno != EINTR)
             return WAIT_FAILED;
-        if (n > 0 && !fds[1].revents)
+        if (n > 0 && fds[0].revents)
             return WAIT_READY;
-        if (n == 0 && left == 0)
+        if (left == 0)
             return WAIT_TIMEOUT;
+        if (n > 0 && !interrupt_requested()) /* meant for a process that shares it by a fork */
+            interrupt_quiet();
     }
 }
 

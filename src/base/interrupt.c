@@ -58,12 +58,17 @@ bool interrupt_requested(void)
     return atomic_load(&requested);
 }
 
-void interrupt_reset(void)
+void interrupt_quiet(void)
 {
-    atomic_store(&requested, false);
     uint64_t count;
     ssize_t n = read(atomic_load(&wake), &count, sizeof count);
     (void)n; /* empty already */
+}
+
+void interrupt_reset(void)
+{
+    atomic_store(&requested, false);
+    interrupt_quiet();
 }
 
 int interrupt_descriptor(void)

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 int interrupt_descriptor(void); /* readable once interrupted; -1 when not installed */
+void interrupt_quiet(void);     /* empties the descriptor */
 void interrupt_remember_group(pid_t group);
 void interrupt_forget_group(pid_t group);
 
