@@ -190,7 +190,7 @@ static void test_vectors(void **state)
     tokenizer_close(t);
 }
 
-#define VECTORS(name) cmocka_unit_test_prestate(test_vectors, (void *)(uintptr_t) name)
+#define VECTORS(name) cmocka_unit_test_prestate(test_vectors, (void *)(uintptr_t)name)
 
 int main(void)
 {
