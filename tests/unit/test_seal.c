@@ -14,7 +14,10 @@
 
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
@@ -237,6 +240,66 @@ static void test_failure_leaves_no_half_state(void **state)
     assert_int_equal(entries("."), 1);
 }
 
+/* The system's calls that change the folder, so that a child can die just before the nth of them.
+ */
+static int calls_until_death = -1;
+static void count_call(void)
+{
+    if (calls_until_death >= 0 && calls_until_death-- == 0)
+        _exit(42);
+}
+int rename(const char *from, const char *to)
+{
+    count_call();
+    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+int unlink(const char *path)
+{
+    count_call();
+    return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+int fsync(int fd)
+{
+    count_call();
+    return (int)syscall(SYS_fsync, fd);
+}
+
+/* Whatever call a run dies before, a score that is there has the companions that belong to it. */
+static void test_death_at_every_step(void **state)
+{
+    (void)state;
+    int deaths = 0;
+    for (int n = 0;; n++) {
+        struct error err;
+        int status;
+        put("score.json", "old");
+        assert_int_equal(system("sha256sum score.json > score.json.sha256"), 0);
+        put("benchmark-integrity.json", "old");
+        pid_t child = fork();
+        if (child == 0) {
+            calls_until_death = n;
+            _exit(seal("score.json", false, &err) ? 0 : 1);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 42 || WEXITSTATUS(status) == 0));
+        if (access("score.json", F_OK) == 0) {
+            char *score = get("score.json"), *integrity = get("benchmark-integrity.json");
+            assert_int_equal(system("sha256sum -c --status score.json.sha256"), 0);
+            assert_true((strcmp(score, "old") == 0) == (strcmp(integrity, "old") == 0));
+            free(score);
+            free(integrity);
+        }
+        if (WEXITSTATUS(status) == 0)
+            break;
+        deaths++;
+    }
+    /* Three flushes, one removal, two names, a flush of the folder, the last name and flush. */
+    assert_int_equal(deaths, 9);
+    char *score = get("score.json");
+    assert_string_not_equal(score, "old");
+    free(score);
+}
+
 static void test_an_invalid_document_writes_nothing(void **state)
 {
     (void)state;
@@ -274,6 +337,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_published_paths, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_earlier_set_is_replaced_whole, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failure_leaves_no_half_state, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_death_at_every_step, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_invalid_document_writes_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_names_that_cannot_stand_in_a_sidecar, setup, teardown),
     };
