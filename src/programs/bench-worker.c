@@ -339,9 +339,12 @@ static int manifest(int argc, char **argv)
 
 /* ---- generate ---- */
 
-static void show_prefill(void *context, size_t done)
+static void show_progress(void *context, size_t done)
 {
-    progress_update(context, done);
+    struct progress *p = context;
+    progress_update(p, done);
+    if (done == p->total)
+        progress_end(p);
 }
 
 static void show_text(void *context, const char *text, size_t length)
@@ -435,7 +438,7 @@ static int generate_with(struct model *m, const struct tokenizer *t, const struc
     struct generate_request request = {.prompt = prompt.ids,
                                        .prompt_count = prompt.count,
                                        .count = (size_t)f->count,
-                                       .on_prefill = show_prefill,
+                                       .on_prefill = show_progress,
                                        .on_text = f->json ? NULL : show_text,
                                        .context = &progress};
     progress_begin(&progress, "prompt", "tokens", prompt.count);
@@ -625,9 +628,7 @@ static int logits(int argc, char **argv)
     ok = ok && tokens_check_range(tokens.ids, tokens.count, info->vocab, tokens_path, &err);
     if (ok) {
         progress_begin(&progress, "logits", "positions", tokens.count);
-        ok = logits_write(m, tokens.ids, tokens.count, out, show_prefill, &progress, &err);
-        if (ok)
-            progress_end(&progress);
+        ok = logits_write(m, tokens.ids, tokens.count, out, show_progress, &progress, &err);
     }
     if (ok)
         fprintf(stderr, "bench-worker: %zu positions, vocabulary %d, %s\n", tokens.count,

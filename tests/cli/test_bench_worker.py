@@ -404,6 +404,108 @@ def test_a_parent_that_went_away(start):
     assert "IO" in err
 
 
+# --- models at the edge --------------------------------------------------------------------------
+
+
+def changed_checkpoint(folder, change, **config_changes):
+    """A copy of the vector whose tensors {name: [dtype, shape, bytes]} went through change."""
+    folder.mkdir()
+    names = sorted(p.name for p in VECTOR.glob("*.safetensors"))
+    for name in names:
+        data = (VECTOR / name).read_bytes()
+        (length,) = struct.unpack_from("<Q", data)
+        header = json.loads(data[8:8 + length])
+        header.pop("__metadata__", None)
+        tensors = {k: [t["dtype"], t["shape"], data[8 + length:][slice(*t["data_offsets"])]]
+                   for k, t in header.items()}
+        change(tensors)
+        header, body = {}, b""
+        for key, (dtype, shape, raw) in tensors.items():
+            header[key] = {"dtype": dtype, "shape": shape,
+                           "data_offsets": [len(body), len(body) + len(raw)]}
+            body += raw
+        text = json.dumps(header).encode()
+        (folder / name).write_bytes(struct.pack("<Q", len(text)) + text + body)
+    index = "model.safetensors.index.json"
+    index_value = json.loads((VECTOR / index).read_text())
+    index_value["metadata"] = {"total_size": sum(
+        p.stat().st_size - 8 - struct.unpack("<Q", p.read_bytes()[:8])[0]
+        for p in folder.glob("*.safetensors"))}
+    (folder / index).write_text(json.dumps(index_value))
+    config = json.loads((VECTOR / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **config_changes}))
+    return folder
+
+
+def head_rows(values):
+    """Fills row i of lm_head with the bf16 bits values[i]; a None leaves the row."""
+    def change(tensors):
+        _, shape, raw = tensors["lm_head.weight"]
+        width = 2 * shape[1]
+        rows = [raw[width * i:width * (i + 1)] for i in range(shape[0])]
+        for i, bits in values.items():
+            rows[i] = struct.pack("<H", bits) * shape[1]
+        tensors["lm_head.weight"][2] = b"".join(rows)
+    return change
+
+
+NAN, ZERO = 0x7fc0, 0
+
+
+def test_nan_logits(start, build, run, tmp_path):
+    few = changed_checkpoint(tmp_path / "few", head_rows(
+        {i: NAN for i in range(VOCAB) if i not in (3, 99)} | {3: ZERO, 99: ZERO}))
+    worker = start(weights=few)
+    # NaN never wins, the lowest of equals does; but there are no eight logits to report.
+    assert worker.ok("prefill", prompt_tokens=[1, 2])["token"] == 3
+    assert worker.refused("correctness_begin", prompt_tokens=[1, 2]).startswith("LOGITS-NOT-FINITE")
+    assert worker.refused("correctness_step", token=1).startswith("OUT-OF-ORDER")
+    none = changed_checkpoint(tmp_path / "none", head_rows({i: NAN for i in range(VOCAB)}))
+    result = run([build / "bench-worker", "--weights", none], stdin=subprocess.DEVNULL)
+    assert result.returncode == 1 and result.stdout == "" and "LOGITS-NOT-FINITE" in result.stderr
+
+
+def test_equal_logits_rank_by_id(start, tmp_path):
+    worker = start(weights=changed_checkpoint(tmp_path / "w", head_rows(
+        {i: ZERO for i in range(VOCAB)})))
+    reply = worker.ok("correctness_begin", prompt_tokens=[5])
+    assert reply["token"] == 0 and reply["top_logit_margin"] == 0
+    assert reply["top_logits"] == [{"token": i, "logit": 0} for i in range(8)]
+
+
+@pytest.mark.parametrize("vocab, accepted", [(8, True), (7, False)])
+def test_smallest_vocabulary(build, run, tmp_path, vocab, accepted):
+    def cut(tensors):
+        for name in ("lm_head.weight", "model.embed_tokens.weight"):
+            _, shape, raw = tensors[name]
+            tensors[name] = ["BF16", [vocab, shape[1]], raw[:2 * shape[1] * vocab]]
+    weights = changed_checkpoint(tmp_path / "w", cut, vocab_size=vocab, eos_token_id=2,
+                                 bos_token_id=2, pad_token_id=None)
+    result = run([build / "bench-worker", "--weights", weights], stdin=subprocess.DEVNULL)
+    if accepted:
+        assert result.returncode == 0, result.stderr
+    else:
+        assert result.returncode == 1 and result.stdout == ""
+        assert "VOCABULARY-TOO-SMALL" in result.stderr
+
+
+def test_a_missing_scale_is_a_load_error(build, run, tmp_path):
+    """NVFP4 codes without their scales are refused by name, never read as 1.0."""
+    gone = []
+
+    def drop(tensors):
+        for name in [n for n in tensors if n.endswith("switch_mlp.up_proj.scales")][:1]:
+            gone.append(name)
+            del tensors[name]
+    weights = changed_checkpoint(tmp_path / "w", drop)
+    index = json.loads((weights / "model.safetensors.index.json").read_text())
+    index["weight_map"] = {k: v for k, v in index["weight_map"].items() if k not in gone}
+    (weights / "model.safetensors.index.json").write_text(json.dumps(index))
+    result = run([build / "bench-worker", "--weights", weights], stdin=subprocess.DEVNULL)
+    assert gone and result.returncode == 1 and result.stdout == ""
+    assert "INVENTORY-MISMATCH" in result.stderr and gone[0] in result.stderr
+
+
 # --- the command line ----------------------------------------------------------------------------
 
 

@@ -47,7 +47,7 @@ const struct model_family *model_family_find(const char *model_type)
 /* Brings the weights into memory before anything is timed. Advice only: failure changes nothing. */
 static void bring_into_memory(const struct checkpoint *c)
 {
-    long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     bool fits =
         pages > 0 && page > 0 && c->tensor_bytes < (uint64_t)pages * (uint64_t)page / 10 * 8;
     for (size_t i = 0; i < c->shard_count; i++) {
