@@ -12,6 +12,7 @@ struct compute {
     enum activations activations;
     struct compute_shape shape;
     struct pool *pool;
+    double cost_per_thread; /* multiply-adds that are worth one more thread; tests lower it */
     char name[64];
     void *memory; /* everything below */
 

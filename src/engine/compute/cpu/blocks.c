@@ -128,6 +128,8 @@ bool compute_new(const struct compute_options *options, const struct compute_sha
     c->kernels = kernels;
     c->activations = options->activations;
     c->shape = *shape;
+    /* A hand-over and a few barriers take about a microsecond, in which a core does this much. */
+    c->cost_per_thread = 100000;
     if (!pool_new(options->threads, &c->pool, err)) {
         free(c);
         return false;
@@ -192,9 +194,7 @@ struct range range_of(int n, int unit, int thread, int threads)
 
 int region_threads(const struct compute *c, double cost)
 {
-    /* A hand-over and a few barriers take about a microsecond, in which a core does this much. */
-    const double per_thread = 100000;
-    const double n = 1 + cost / per_thread;
+    const double n = 1 + cost / c->cost_per_thread;
     const int threads = pool_threads(c->pool);
     return n < threads ? (int)n : threads;
 }
