@@ -4,6 +4,7 @@ the differences that docs/engine-protocol.md lists; and what the decoder accepts
 
 import json
 import os
+import re
 import subprocess
 
 import jsonschema
@@ -244,6 +245,19 @@ def test_corpus_is_complete():
             assert list(line) == order, "the corpus is in wire order"
     kinds = SCHEMA["$defs"]["WorkerRequest"]["properties"]["kind"]["enum"]
     assert {r["kind"] for r in REQUESTS} == set(kinds)
+
+
+def test_documented_fields():
+    """The tables of docs/engine-protocol.md name every field, in wire order."""
+    page = (ROOT / "docs/engine-protocol.md").read_text()
+    for heading, name in (("Request fields", "WorkerRequest"), ("Reply fields", "WorkerResponse")):
+        part = page.split(f"## {heading}")[1].split("\n## ")[0]
+        rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", part, flags=re.M)
+        assert [n for _, n in rows] == list(SCHEMA["$defs"][name]["properties"])
+        assert [int(i) for i, _ in rows] == list(range(1, len(rows) + 1))
+    kinds = page.split("## Kinds")[1].split("\n## ")[0]
+    for kind in SCHEMA["$defs"]["WorkerRequest"]["properties"]["kind"]["enum"]:
+        assert f"| `{kind}` |" in kinds
 
 
 @pytest.mark.parametrize("envelope", ["request", "response"])
