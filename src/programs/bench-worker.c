@@ -443,7 +443,10 @@ static int generate_with(struct model *m, const struct tokenizer *t, const struc
                                        .context = &progress};
     progress_begin(&progress, "prompt", "tokens", prompt.count);
     bool ok = generate_run(m, t, &request, &r, &err);
-    if (ok && f->json) {
+    if (!ok && !f->json && r.count > 0) {
+        fputc('\n', stdout); /* the text that came before the error ends its line */
+        fflush(stdout);
+    } else if (ok && f->json) {
         print_json(m, &request, &r);
     } else if (ok) {
         fputc('\n', stdout);
