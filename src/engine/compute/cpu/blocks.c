@@ -11,7 +11,8 @@ enum { ALIGN = 64 };
 
 void *memory_aligned(size_t size)
 {
-    if (size > SIZE_MAX / 2)
+    const size_t most = (size_t)1 << 40; /* one piece of a tebibyte is a wrong size, not a need */
+    if (size >= most)
         return NULL;
     return aligned_alloc(ALIGN, size == 0 ? ALIGN : (size + ALIGN - 1) / ALIGN * ALIGN);
 }
