@@ -13,6 +13,7 @@
 #define TEXT "{\"type\":\"string\"}"
 #define HASH "{\"type\":\"string\",\"pattern\":\"^[0-9a-f]{64}$\"}"
 #define ARRAY(items) "{\"type\":\"array\",\"items\":" items "}"
+#define CLOSED_OBJECT "{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{"
 #define REF(name) "{\"$ref\":\"#/$defs/" name "\"}"
 
 static const char schema_i64[] = I64;
@@ -65,20 +66,23 @@ static void write_kinds(struct buffer *b)
     write_enum(b, names);
 }
 
+static void write_member(struct buffer *b, const char *name, const char *schema)
+{
+    buffer_printf(b, "%s\"%s\":%s", b->data[b->length - 1] == '{' ? "" : ",", name, schema);
+}
+
+/* A field of an envelope: its type, or what is narrower for it by name. */
 static void write_property(struct buffer *b, const char *name, const char *schema)
 {
     for (size_t i = 0; i < sizeof narrower / sizeof *narrower; i++)
         if (strcmp(narrower[i].name, name) == 0)
             schema = narrower[i].schema;
-    if (b->data[b->length - 1] != '{')
-        buffer_char(b, ',');
-    buffer_printf(b, "\"%s\":", name);
-    if (strcmp(name, "kind") == 0)
+    bool is_kind = strcmp(name, "kind") == 0, has_choices = wire_text_choices(name) != NULL;
+    write_member(b, name, is_kind || has_choices ? "" : schema);
+    if (is_kind)
         write_kinds(b);
-    else if (wire_text_choices(name))
+    else if (has_choices)
         write_enum(b, wire_text_choices(name));
-    else
-        buffer_text(b, schema);
 }
 
 static void write_required(struct buffer *b, const char *name, bool required)
@@ -90,8 +94,7 @@ static void write_required(struct buffer *b, const char *name, bool required)
 #define PROPERTY(type, name, required) write_property(b, #name, schema_##type);
 #define REQUIRED(type, name, required) write_required(b, #name, required);
 #define ENVELOPE(name, FIELDS)                                                                     \
-    buffer_text(b, ",\"" name "\":{\"type\":\"object\",\"additionalProperties\":false,"            \
-                   "\"properties\":{");                                                            \
+    buffer_text(b, ",\"" name "\":" CLOSED_OBJECT);                                                \
     FIELDS(PROPERTY)                                                                               \
     buffer_text(b, "},\"required\":[");                                                            \
     FIELDS(REQUIRED)                                                                               \
@@ -103,10 +106,9 @@ static void write_small_object(struct buffer *b, const struct object_table *tabl
         [MEMBER_I64] = I64, [MEMBER_U32] = U32,   [MEMBER_U64] = U64,
         [MEMBER_F64] = F64, [MEMBER_TEXT] = TEXT, [MEMBER_HASH] = HASH,
     };
-    buffer_printf(b, ",\"%s\":{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{",
-                  table->schema_name);
+    buffer_printf(b, ",\"%s\":" CLOSED_OBJECT, table->schema_name);
     for (size_t i = 0; i < table->count; i++)
-        write_property(b, table->members[i].name, schemas[table->members[i].kind]);
+        write_member(b, table->members[i].name, schemas[table->members[i].kind]);
     buffer_text(b, "},\"required\":[");
     for (size_t i = 0; i < table->count; i++)
         write_required(b, table->members[i].name, true);
@@ -116,48 +118,41 @@ static void write_small_object(struct buffer *b, const struct object_table *tabl
 /* depth is optional inside mtp, as the code of the original has it (section 5). */
 static void write_spec_config(struct buffer *b)
 {
-    buffer_text(b, ",\"SpecConfig\":{\"type\":\"object\",\"additionalProperties\":false,"
-                   "\"properties\":{\"mode\":");
+    static const char any_object[] = "{\"type\":\"object\"}";
+    buffer_text(b, ",\"SpecConfig\":" CLOSED_OBJECT);
+    write_member(b, "mode", "");
     write_enum(b, wire_spec_modes);
-    buffer_text(b,
-                ",\"mtp\":" REF(
-                    "MtpSpec") ",\"dflash\":{\"type\":\"object\"},"
-                               "\"dspark\":{\"type\":\"object\"}},\"required\":[\"mode\"]}"
-                               ",\"MtpSpec\":{\"type\":\"object\",\"additionalProperties\":false,"
-                               "\"properties\":{\"depth\":" U32 "}}");
+    write_member(b, "mtp", REF("MtpSpec"));
+    write_member(b, "dflash", any_object);
+    write_member(b, "dspark", any_object);
+    buffer_text(b, "},\"required\":[\"mode\"]},\"MtpSpec\":" CLOSED_OBJECT);
+    write_member(b, "depth", U32);
+    buffer_text(b, "}}");
 }
 
-/* Open objects: other keys are allowed and carried. */
+/* Other keys are allowed in it and carried. */
+static void write_open_object(struct buffer *b, const char *name, const char *first,
+                              const char *first_schema, const char *second,
+                              const char *second_schema, bool first_required)
+{
+    buffer_printf(b, ",\"%s\":{\"type\":\"object\",\"properties\":{", name);
+    write_member(b, first, first_schema);
+    write_member(b, second, second_schema);
+    buffer_text(b, "},\"required\":[");
+    write_required(b, first, first_required);
+    write_required(b, second, true);
+    buffer_text(b, "]}");
+}
+
 static void write_replay(struct buffer *b)
 {
-    buffer_text(
-        b,
-        ",\"CohortReferenceReplayReport\":{\"type\":\"object\",\"properties\":{"
-        "\"replay_width\":" TEXT
-        ",\"streams\":" ARRAY(REF("CohortReferenceReplayStream")) "},"
-                                                                  "\"required\":[\"streams\"]}"
-                                                                  ",\"CohortReferenceReplayStream\""
-                                                                  ":{\"type\":\"object\","
-                                                                  "\"properties\":{"
-                                                                  "\"slot\":" I64
-                                                                  ",\"positions\":" ARRAY(REF(
-                                                                      "CohortReferenceReplayPositio"
-                                                                      "n")) "},"
-                                                                            "\"required\":["
-                                                                            "\"slot\","
-                                                                            "\"positions\"]}"
-                                                                            ",\"CohortReferenceRepl"
-                                                                            "ayPosition\":{"
-                                                                            "\"type\":\"object\","
-                                                                            "\"properties\":{"
-                                                                            "\"committed_"
-                                                                            "token\":" I64
-                                                                            ",\"sequential_"
-                                                                            "argmax\":" I64 "},"
-                                                                            "\"required\":["
-                                                                            "\"committed_token\","
-                                                                            "\"sequential_argmax\"]"
-                                                                            "}");
+    static const char streams[] = ARRAY(REF("CohortReferenceReplayStream"));
+    static const char positions[] = ARRAY(REF("CohortReferenceReplayPosition"));
+    write_open_object(b, "CohortReferenceReplayReport", "replay_width", TEXT, "streams", streams,
+                      false);
+    write_open_object(b, "CohortReferenceReplayStream", "slot", I64, "positions", positions, true);
+    write_open_object(b, "CohortReferenceReplayPosition", "committed_token", I64,
+                      "sequential_argmax", I64, true);
 }
 
 void wire_schema_write(struct buffer *out)
@@ -166,9 +161,10 @@ void wire_schema_write(struct buffer *out)
     buffer_text(b, "{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\","
                    "\"$id\":\"https://mlxfast-bench/schema/engine-protocol-v1.schema.json\","
                    "\"title\":\"Engine Protocol v1\","
-                   "\"oneOf\":[" REF("WorkerRequest") "," REF(
-                       "WorkerResponse") "],"
-                                         "\"$defs\":{\"Token\":" I64);
+                   "\"oneOf\":[");
+    buffer_text(b, REF("WorkerRequest") "," REF("WorkerResponse"));
+    buffer_text(b, "],\"$defs\":{");
+    write_member(b, "Token", I64);
     ENVELOPE("WorkerRequest", WIRE_REQUEST_FIELDS)
     ENVELOPE("WorkerResponse", WIRE_RESPONSE_FIELDS)
     write_spec_config(b);
