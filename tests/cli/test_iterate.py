@@ -34,7 +34,7 @@ def test_honest_run_passes_and_is_sealed(kit):
     assert m["prefill_seconds_per_token"] > 0 and m["decode_seconds_per_token"] > 0
     assert m["candidate_leg_decode_window_seconds_per_token"] == m["decode_seconds_per_token"]
     assert m["candidate_leg_seed_prefill_window_seconds_per_token"] > 0
-    assert m["peak_ram_gb"] > 0 and m["process_resident_memory_gb"] > 0
+    assert m["peak_ram_gb"] >= m["process_resident_memory_gb"] > 0
     assert (m["engine_backend"], m["engine_device"], m["engine_protocol_version"]) == \
         ("scripted", "python", 1)
     assert (m["effective_spec_mode"], m["effective_spec_depth"]) == ("serial", 0)
