@@ -3,6 +3,7 @@
 #include "base/buffer.h"
 #include "base/json.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,28 +107,48 @@ static bool read_vocab(struct bpe *b, const json_t *vocab, const char *file, str
     return true;
 }
 
+static bool read_switch(const json_t *model, const char *key, const char *file, bool *out,
+                        struct error *err)
+{
+    const struct json_view v = {model, file, "model"};
+    const json_t *value = json_object_get(model, key);
+    *out = false;
+    if (!value || json_is_null(value) || json_get_bool(&v, key, out, err))
+        return true;
+    if (err)
+        text_copy(err->name, sizeof err->name, "TOKENIZER-INVALID");
+    return false;
+}
+
 /* Settings that change the result: only what byte-level BPE without them means passes. */
 static bool check_settings(struct bpe *b, const json_t *model, const char *file, struct error *err)
 {
-    static const char *const empty_texts[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    static const struct {
+        const char *key, *field;
+    } empty[] = {{"continuing_subword_prefix", "model.continuing_subword_prefix"},
+                 {"end_of_word_suffix", "model.end_of_word_suffix"}};
     const json_t *type = json_object_get(model, "type");
     if (type && (!json_is_string(type) || strcmp(json_string_value(type), "BPE") != 0))
         return refuse(err, "TOKENIZER-UNSUPPORTED", file, "model.type", json_string_value(type),
                       "the model is not BPE");
     for (size_t i = 0; i < 2; i++) {
-        const json_t *v = json_object_get(model, empty_texts[i]);
+        const json_t *v = json_object_get(model, empty[i].key);
         if (v && !json_is_null(v) && (!json_is_string(v) || json_string_length(v) > 0))
-            return refuse(err, "TOKENIZER-UNSUPPORTED", file, empty_texts[i], json_string_value(v),
+            return refuse(err, "TOKENIZER-UNSUPPORTED", file, empty[i].field, json_string_value(v),
                           "must be absent, null or empty");
     }
-    if (json_is_true(json_object_get(model, "byte_fallback")))
+    bool byte_fallback;
+    if (!read_switch(model, "byte_fallback", file, &byte_fallback, err) ||
+        !read_switch(model, "ignore_merges", file, &b->ignore_merges, err))
+        return false;
+    if (byte_fallback)
         return refuse(err, "TOKENIZER-UNSUPPORTED", file, "model.byte_fallback", "true",
                       "byte fallback is not implemented");
     const json_t *dropout = json_object_get(model, "dropout");
-    if (dropout && !json_is_null(dropout) && json_number_value(dropout) != 0)
+    if (dropout && !json_is_null(dropout) &&
+        !(json_is_number(dropout) && json_number_value(dropout) == 0))
         return refuse(err, "TOKENIZER-UNSUPPORTED", file, "model.dropout", NULL,
                       "dropout is not implemented");
-    b->ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
     return true;
 }
 
