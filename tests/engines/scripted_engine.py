@@ -136,6 +136,10 @@ def act(name, argument, q):
         os.kill(os.getpid(), signal.SIGSEGV)
     if name == "hang":
         time.sleep(1000)
+    if name == "stderr_and_hang":
+        sys.stderr.write("now it hangs\n")
+        sys.stderr.flush()
+        time.sleep(1000)
     if name == "hang_with_grandchild":
         if os.fork() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
