@@ -179,7 +179,8 @@ static struct runner runner_new(const struct model *m, const char *cpu, int thre
     const struct compute_options options = {.threads = threads, .cpu = cpu, .activations = a};
     const struct compute_shape shape = shape_of(&m->s, max_rows);
     assert_true(compute_new(&options, &shape, &run.c, &err));
-    run.c->cost_per_thread = 1; /* small as they are, share them out */
+    run.c->cost_alone = 0; /* small as the blocks are, share them out */
+    run.c->cost_per_thread = 1;
     for (int i = 0; i < LAYERS; i++) {
         const int window = m->attention[i].window;
         const int64_t capacity = window > 0 ? window + max_rows - 1 : POSITIONS;

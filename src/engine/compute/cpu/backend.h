@@ -12,7 +12,8 @@ struct compute {
     enum activations activations;
     struct compute_shape shape;
     struct pool *pool;
-    double cost_per_thread; /* multiply-adds that are worth one more thread; tests lower it */
+    /* Costs (linear_jobs_cost) below which the caller works alone, and per thread above it. */
+    double cost_alone, cost_per_thread;
     char name[64];
     void *memory; /* everything below */
 

@@ -129,8 +129,10 @@ bool compute_new(const struct compute_options *options, const struct compute_sha
     c->kernels = kernels;
     c->activations = options->activations;
     c->shape = *shape;
-    /* A hand-over and a few barriers take about a microsecond, in which a core does this much. */
-    c->cost_per_thread = 100000;
+    /* About 100 microseconds of one core: below it, what other threads could save is less than what
+     * waiting for one of them costs when the machine has something else to do. */
+    c->cost_alone = 4e6;
+    c->cost_per_thread = 4e5;
     if (!pool_new(options->threads, &c->pool, err)) {
         free(c);
         return false;
@@ -195,8 +197,10 @@ struct range range_of(int n, int unit, int thread, int threads)
 
 int region_threads(const struct compute *c, double cost)
 {
-    const double n = 1 + cost / c->cost_per_thread;
     const int threads = pool_threads(c->pool);
+    if (cost < c->cost_alone)
+        return 1;
+    const double n = 1 + cost / c->cost_per_thread;
     return n < threads ? (int)n : threads;
 }
 
