@@ -21,6 +21,7 @@ struct placement {
 };
 
 struct index {
+    const char *path;
     struct placement *items; /* sorted by tensor */
     size_t count;
 };
@@ -89,10 +90,11 @@ static bool shard_name_valid(const char *name)
     }
 }
 
-static bool index_refuse(struct error *err, const char *field, const char *value, const char *why)
+static bool index_refuse(const struct index *index, struct error *err, const char *field,
+                         const char *value, const char *why)
 {
     error_set(err, "CHECKPOINT-INDEX-MISMATCH", "%s", why);
-    return error_at(err, INDEX_NAME, field, value);
+    return error_at(err, index->path, field, value);
 }
 
 static int compare_placements(const void *a, const void *b)
@@ -111,20 +113,20 @@ static bool index_read(struct checkpoint *c, const json_t *root, struct index *i
     const json_t *map = json_object_get(root, "weight_map");
     const json_t *metadata = json_object_get(root, "metadata");
     if (metadata && !json_is_object(metadata))
-        return index_refuse(err, "metadata", NULL, "metadata is not an object");
+        return index_refuse(index, err, "metadata", NULL, "metadata is not an object");
     if (!json_is_object(map))
-        return index_refuse(err, "weight_map", NULL, "the index has no weight_map object");
+        return index_refuse(index, err, "weight_map", NULL, "the index has no weight_map object");
     if (json_object_size(map) == 0)
-        return index_refuse(err, "weight_map", "{}", "the weight_map is empty");
+        return index_refuse(index, err, "weight_map", "{}", "the weight_map is empty");
     index->items = arena_array(&c->arena, json_object_size(map), sizeof *index->items);
     const char *tensor;
     json_t *shard;
     json_object_foreach((json_t *)map, tensor, shard)
     {
         if (!json_is_string(shard))
-            return index_refuse(err, tensor, NULL, "a shard name is not a string");
+            return index_refuse(index, err, tensor, NULL, "a shard name is not a string");
         if (!shard_name_valid(json_string_value(shard)))
-            return index_refuse(err, tensor, json_string_value(shard),
+            return index_refuse(index, err, tensor, json_string_value(shard),
                                 "a shard name must be a relative path to a .safetensors file "
                                 "inside the folder");
         struct placement *p = &index->items[index->count++];
@@ -166,9 +168,9 @@ static bool find_files(struct checkpoint *c, struct index *index, struct error *
     struct name_list missing = {0};
     if (!file_exists(path_join(&c->arena, c->folder, CONFIG_NAME)))
         name_list_add(&missing, CONFIG_NAME);
-    const char *index_path = path_join(&c->arena, c->folder, INDEX_NAME);
-    if (file_exists(index_path)) {
-        json_t *root = json_read_file(index_path, INDEX_LIMIT, JSON_DEPTH_DEFAULT, err);
+    index->path = path_join(&c->arena, c->folder, INDEX_NAME);
+    if (file_exists(index->path)) {
+        json_t *root = json_read_file(index->path, INDEX_LIMIT, JSON_DEPTH_DEFAULT, err);
         if (!root && err && text_starts(err->name, "JSON-"))
             text_copy(err->name, sizeof err->name, "CHECKPOINT-INDEX-MISMATCH");
         const bool ok = root && index_read(c, root, index, err);
@@ -242,7 +244,7 @@ static bool index_check(const struct checkpoint *c, struct index *index, struct 
             buffer_printf(&b, "; %zu in a shard but not in the index: %s", unplaced.count,
                           name_list_text(&unplaced));
         error_set(err, "CHECKPOINT-INDEX-MISMATCH", "index and shards disagree%s", b.data);
-        error_at(err, INDEX_NAME, "weight_map", NULL);
+        error_at(err, index->path, "weight_map", NULL);
         buffer_free(&b);
     }
     buffer_free(&unplaced.text);
@@ -257,9 +259,10 @@ static bool map_shards(struct checkpoint *c, struct error *err)
     size_t *counts = arena_array(&c->arena, c->shard_count, sizeof *counts);
     for (size_t i = 0; i < c->shard_count; i++) {
         struct checkpoint_shard *s = &c->shards[i];
-        if (!file_map_open(path_join(&c->arena, c->folder, s->file_name), &s->map, err) ||
-            !safetensors_parse(&c->arena, s->file_name, s->map.data, s->map.length, &lists[i],
-                               &counts[i], err))
+        const char *path = path_join(&c->arena, c->folder, s->file_name);
+        if (!file_map_open(path, &s->map, err) ||
+            !safetensors_parse(&c->arena, path, s->map.data, s->map.length, &lists[i], &counts[i],
+                               err))
             return false;
         c->tensor_count += counts[i];
     }
@@ -283,7 +286,7 @@ static bool read_model_type(struct checkpoint *c, struct error *err)
     c->model_type = json_string_value(json_object_get(c->config, "model_type"));
     if (!c->model_type) {
         error_set(err, "CONFIG-INVALID", "model_type is missing or not a string");
-        return error_at(err, CONFIG_NAME, "model_type", NULL);
+        return error_at(err, path_join(&c->arena, c->folder, CONFIG_NAME), "model_type", NULL);
     }
     return true;
 }
