@@ -29,6 +29,7 @@ static const char *const read_keys[] = {
     "paired_flow_retired",
     "timed_token_tolerance_per_thousand",
     "timed_token_near_tie_relative_gap",
+    "mismatch_logit_gap",
     "decode_speedup_floor",
     "prefill_speedup_floor",
     "scored_batch_size",
@@ -412,6 +413,14 @@ static bool read_paired_run(const struct reader *r)
     return true;
 }
 
+static bool read_mismatch_gap(const struct reader *r)
+{
+    struct contract *c = r->c;
+    c->has_mismatch_logit_gap = declared(r, "mismatch_logit_gap");
+    return !c->has_mismatch_logit_gap ||
+           get_real(r, "mismatch_logit_gap", REAL_NOT_NEGATIVE, &c->mismatch_logit_gap);
+}
+
 static bool read_floors(const struct reader *r)
 {
     struct contract *c = r->c;
@@ -638,9 +647,9 @@ bool contract_parse(const char *path, const char *data, size_t length, const cha
     const struct reader r = {c, {c->json, c->path, ""}, err};
     bool ok = json_is_object(c->json) || refuse(&r, "(root)", NULL, "must be an object");
     ok = ok && read_identity(&r, track_env) && check_keys(&r) && read_paired_run(&r) &&
-         read_floors(&r) && read_regime(&r) && read_bands(&r) && read_official_baseline(&r) &&
-         read_weights(&r) && read_window(&r) && read_model(&r) && read_target(&r) &&
-         read_hidden_golden(&r) && read_yarn_magnitude(&r);
+         read_mismatch_gap(&r) && read_floors(&r) && read_regime(&r) && read_bands(&r) &&
+         read_official_baseline(&r) && read_weights(&r) && read_window(&r) && read_model(&r) &&
+         read_target(&r) && read_hidden_golden(&r) && read_yarn_magnitude(&r);
     if (!ok) {
         contract_free(c);
         return false;

@@ -46,6 +46,12 @@ struct contract {
     bool has_near_tie_gap;
     double near_tie_relative_gap;
 
+    /* A key of ours. When declared, every teacher-forced mismatch must be near: the expected token
+     * within this many logits of the top one, as found in trustworthy top logits; else the case
+     * fails, even inside the mismatch tolerance. 0: only an exact tie is near. */
+    bool has_mismatch_logit_gap;
+    double mismatch_logit_gap;
+
     bool has_decode_floor, has_prefill_floor;
     double decode_speedup_floor, prefill_speedup_floor;
 

@@ -51,6 +51,7 @@ static const char whole[] =
     "\"official_pairs\":2,\"official_pair_combine\":\"mean\","
     "\"scores_against_live_control_leg\":true,\"paired_flow_retired\":false,"
     "\"timed_token_tolerance_per_thousand\":100,\"timed_token_near_tie_relative_gap\":0.5,"
+    "\"mismatch_logit_gap\":1.5,"
     "\"decode_speedup_floor\":0.95,\"prefill_speedup_floor\":0.9,"
     "\"scored_batch_size\":1,\"prefill_gain_exponent\":0.25,\"decode_gain_exponent\":0.75,"
     "\"prefill_band_up_tolerance\":0.1,\"prefill_band_down_tolerance\":0.2,"
@@ -92,6 +93,7 @@ static void test_every_field_is_read(void **state)
     assert_true(c->has_paired_flow_retired && !c->paired_flow_retired);
     assert_true(c->has_token_tolerance && c->token_tolerance_per_thousand == 100);
     assert_true(c->has_near_tie_gap && c->near_tie_relative_gap == 0.5);
+    assert_true(c->has_mismatch_logit_gap && c->mismatch_logit_gap == 1.5);
     assert_true(c->has_decode_floor && c->decode_speedup_floor == 0.95);
     assert_true(c->has_prefill_floor && c->prefill_speedup_floor == 0.9);
     assert_true(c->has_regime && c->has_scored_batch_size && c->scored_batch_size == 1);
