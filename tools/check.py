@@ -131,7 +131,7 @@ def aarch64():
            {"MLXFAST_TEST_QUICK": "1"},
            only={"test_elementary", "test_kernels", "test_blocks", "test_formats", "test_rope",
                  "test_laguna"})
-    pytest("neon-bits", ["tests/cli/test_one_arithmetic.py"],
+    pytest("neon-bits", ["tests/cli/test_nano_logits.py", "-k", "aarch64"],
            {"MLXFAST_AARCH64_WORKER": str(ROOT / "build" / "aarch64" / "bench-worker"),
             "MLXFAST_AARCH64_EMULATOR": emulator})
 

@@ -27,11 +27,11 @@ TOKENS = [10 + (7 * i * i + 31 * i) % (VOCAB - 10) for i in range(300)]
 MODES = ("attention_factor", "derived")
 
 
-def engine_logits(folder, *flags):
+def engine_logits(folder, *flags, command=None):
     tokens, out = pathlib.Path(folder) / "tokens.json", pathlib.Path(folder) / "logits"
     tokens.write_text(json.dumps(TOKENS))
     result = subprocess.run(
-        [str(BUILD / "bench-worker"), "logits", "--weights", str(MODEL), "--tokens-file",
+        [*(command or [str(BUILD / "bench-worker")]), "logits", "--weights", str(MODEL), "--tokens-file",
          str(tokens), "--out", str(out), *flags], capture_output=True, text=True, timeout=600,
         env={k: v for k, v in os.environ.items() if not k.endswith("_CPU")})
     if result.returncode == 1 and "CPU-UNSUPPORTED" in result.stderr:
@@ -55,6 +55,20 @@ def table():
 def test_logits_are_the_committed_ones(build, tmp_path, mode, rows, threads, cpu):
     flags = ["--rows", str(rows), "--threads", str(threads), "--yarn-magnitude", mode]
     data = engine_logits(tmp_path, *flags, *(["--cpu", cpu] if cpu else []))
+    assert hashlib.sha256(data).hexdigest() == table()[mode]
+
+
+@pytest.mark.parametrize("cpu, rows, mode", [
+    ("neon", 64, "attention_factor"), ("neon", 1, "attention_factor"), ("neon", 7, "derived"),
+    ("portable", 64, "attention_factor")])
+def test_aarch64_under_an_emulator(tmp_path, cpu, rows, mode):
+    """./check cross-builds a worker and names it here."""
+    worker = os.environ.get("MLXFAST_AARCH64_WORKER")
+    if not worker:
+        pytest.skip("needs MLXFAST_AARCH64_WORKER, an aarch64 build (./check makes it)")
+    emulator = os.environ.get("MLXFAST_AARCH64_EMULATOR", "qemu-aarch64")
+    data = engine_logits(tmp_path, "--rows", str(rows), "--threads", "2", "--cpu", cpu,
+                         "--yarn-magnitude", mode, command=[emulator, worker])
     assert hashlib.sha256(data).hexdigest() == table()[mode]
 
 
