@@ -1,6 +1,8 @@
 /* The table of refusals as data and as a page. */
 #include "judge/refusals.h"
 
+#include "base/json.h"
+
 #include <string.h>
 
 #define ROW_INPUT(name, meaning) {"Inputs", name, meaning},
@@ -41,5 +43,19 @@ void refusals_write_markdown(struct buffer *out)
             buffer_printf(out, "\n## %s\n\n| name | meaning |\n|---|---|\n", group);
         }
         buffer_printf(out, "| `%s` | %s |\n", table[i].name, table[i].meaning);
+    }
+}
+
+void refusals_write_json(struct buffer *out)
+{
+    const size_t count = sizeof table / sizeof table[0];
+    for (size_t i = 0; i < count; i++) {
+        const char *const parts[][2] = {
+            {"group", table[i].group}, {"name", table[i].name}, {"meaning", table[i].meaning}};
+        for (size_t p = 0; p < 3; p++) {
+            buffer_printf(out, "%s\"%s\": ", p > 0 ? ", " : i > 0 ? " {" : "[{", parts[p][0]);
+            json_write_string(parts[p][1], strlen(parts[p][1]), out);
+        }
+        buffer_text(out, i + 1 < count ? "},\n" : "}]\n");
     }
 }

@@ -112,5 +112,7 @@ const struct refusal *refusals_find(const char *name); /* NULL: not in the table
 
 /* docs/refusals.md, byte for byte. */
 void refusals_write_markdown(struct buffer *out);
+/* The rows as a JSON array of {"group","name","meaning"}, one a line. */
+void refusals_write_json(struct buffer *out);
 
 #endif

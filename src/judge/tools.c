@@ -380,17 +380,25 @@ int tool_harness_hash(int argc, char **argv)
 
 int tool_refusals(int argc, char **argv)
 {
+    bool as_json = false;
+    const struct option_spec options[] = {
+        {"--json", OPTION_SWITCH, false, NULL, "A JSON array of {group, name, meaning} instead.",
+         &as_json, NULL, 0, 0},
+    };
     const struct command command = {"benchd refusals",
                                     "Prints the table of refusal names as Markdown.",
                                     "docs/refusals.md is this output.\nExit: 0, 2 usage.",
                                     NULL,
-                                    NULL,
-                                    0};
+                                    options,
+                                    COUNT_OF(options)};
     int code;
     if (!parse(&command, "refusals", argc, argv, &code))
         return code;
     struct buffer page = {0};
-    refusals_write_markdown(&page);
+    if (as_json)
+        refusals_write_json(&page);
+    else
+        refusals_write_markdown(&page);
     fwrite(page.data, 1, page.length, stdout);
     buffer_free(&page);
     return TOOL_OK;
