@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "judge/contract_keys.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,85 +17,6 @@ enum {
     TOLERANCE_PER_THOUSAND_MAX = 1000
 };
 
-/* Read by this loader. */
-static const char *const read_keys[] = {
-    "track_id",
-    "track_name",
-    "official_scoring_enabled",
-    "allowed_modes",
-    "timed_prompt_pool",
-    "official_pairs",
-    "official_pair_combine",
-    "scores_against_live_control_leg",
-    "paired_flow_retired",
-    "timed_token_tolerance_per_thousand",
-    "timed_token_near_tie_relative_gap",
-    "mismatch_logit_gap",
-    "decode_speedup_floor",
-    "prefill_speedup_floor",
-    "scored_batch_size",
-    "prefill_gain_exponent",
-    "decode_gain_exponent",
-    "official_baseline_prefill_seconds_per_token",
-    "official_baseline_decode_seconds_per_token",
-    "prefill_band_up_tolerance",
-    "prefill_band_down_tolerance",
-    "prefill_band_down_enabled",
-    "decode_band_up_tolerance",
-    "decode_band_down_tolerance",
-    "decode_band_down_enabled",
-    "score_decode_weight",
-    "score_prefill_weight",
-    "correctness_steps",
-    "benchmark_decode_steps",
-    "local_submit_benchmark_decode_steps",
-    "official_prefill_warmup_runs",
-    "golden_model_type",
-    "vocab_size",
-    "num_hidden_layers",
-    "seed_tokens",
-    "target",
-    "hidden_correctness_golden",
-    "yarn_magnitude",
-};
-
-/* Known, and meant for other readers: the last row of section 1's table, then what the published
- * DFlash fixture declares. */
-static const char *const engine_side_keys[] = {
-    "live_golden",
-    "live_golden_speculative",
-    "baseline_reference_commit",
-    "kv_backend",
-    "mtp_head",
-    "mlx_swift_lm_revision",
-    "runner",
-    "license",
-    "scoring_semantics",
-    "schema_version",
-    "benchmark_name",
-    "ngram_shard_dir",
-    "scored_exponents",
-    "editablePaths",
-    "assistant",
-    "protocol",
-    "reference_baseline",
-    "proposed_scoring",
-};
-
-static const char *const pool_keys[] = {"sha256", "bytes", "noop_decode_speedup", "r2_path",
-                                        "path"};
-static const char *const hidden_golden_keys[] = {"sha256", "bytes", "r2_path", "path"};
-
-#define LISTED(list, key) is_listed(list, sizeof(list) / sizeof((list)[0]), key)
-
-static bool is_listed(const char *const *list, size_t count, const char *key)
-{
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(list[i], key) == 0)
-            return true;
-    return false;
-}
-
 /* One reading of one file: everything that a refusal needs to name its place. */
 struct reader {
     struct contract *c;
@@ -102,9 +24,13 @@ struct reader {
     struct error *err;
 };
 
+/* Before the id was read, what stands in its place. */
 static const char *reader_track(const struct reader *r)
 {
-    return r->c->track_id ? r->c->track_id : "?";
+    const char *id = r->c->track_id;
+    if (!id)
+        id = json_string_value(json_object_get(r->c->json, "track_id"));
+    return id ? id : "?";
 }
 
 static bool refuse(const struct reader *r, const char *field, const char *value, const char *what)
@@ -129,6 +55,18 @@ static bool refuse_value(const struct reader *r, const char *field, const char *
     char text[128];
     const json_t *value = json_object_get(r->view.object, field);
     return refuse(r, field, value ? shown(value, text, sizeof text) : NULL, what);
+}
+
+/* field is the key's whole path; a near known key is named. */
+static bool refuse_key(const struct reader *r, enum contract_place place, const char *key,
+                       const char *field, const char *value)
+{
+    const char *nearest = contract_key_nearest(place, key);
+    error_set(r->err, "CONTRACT-UNKNOWN-KEY",
+              "the --contract track fixture for \"%s\" declares %s, which no reader knows%s%s%s",
+              reader_track(r), field, nearest ? "; did you mean " : "", nearest ? nearest : "",
+              nearest ? "?" : "");
+    return error_at(r->err, r->c->path, field, value);
 }
 
 static bool declared(const struct reader *r, const char *key)
@@ -244,6 +182,20 @@ static bool track_id_has_shape(const char *id)
            id[length - digits - 2] == '-';
 }
 
+/* The token before the version, where it is a platform's (contract-and-scoring.md section 1). */
+static const char *track_platform(const char *id)
+{
+    const char *version = strrchr(id, '-');
+    static const char *const names[] = {"mlx", "cuda"};
+    for (size_t i = 0; version && i < sizeof names / sizeof names[0]; i++) {
+        const size_t length = strlen(names[i]);
+        if ((size_t)(version - id) > length && version[-(ptrdiff_t)length - 1] == '-' &&
+            strncmp(version - length, names[i], length) == 0)
+            return names[i];
+    }
+    return NULL;
+}
+
 static bool read_modes(const struct reader *r)
 {
     struct contract *c = r->c;
@@ -266,8 +218,9 @@ static bool read_modes(const struct reader *r)
             return refuse(r, key, mode, "the mode is reserved");
         if (strcmp(mode, "serial") != 0 && strcmp(mode, "mtp") != 0 && strcmp(mode, "dflash") != 0)
             return refuse(r, key, mode, "the mode is not one of serial, mtp, dflash");
-        if (is_listed(c->allowed_modes, c->allowed_mode_count, mode))
-            return refuse(r, key, mode, "the mode is repeated");
+        for (size_t j = 0; j < c->allowed_mode_count; j++)
+            if (strcmp(c->allowed_modes[j], mode) == 0)
+                return refuse(r, key, mode, "the mode is repeated");
         /* No repeats among three names: the array of eight cannot overflow. */
         c->allowed_modes[c->allowed_mode_count++] = mode;
         serial = serial || strcmp(mode, "serial") == 0;
@@ -292,12 +245,8 @@ static bool read_pool_entry(const struct reader *root, const json_t *entry, size
         shown(value, shape, sizeof shape);
         if (text_ends(key, "_note"))
             continue;
-        if (!LISTED(pool_keys, key)) {
-            error_set(r.err, "CONTRACT-UNKNOWN-KEY",
-                      "the --contract track fixture for \"%s\" declares %s, which no reader knows",
-                      reader_track(&r), field);
-            return error_at(r.err, c->path, field, NULL);
-        }
+        if (!contract_key_is_known(CONTRACT_POOL_ENTRY, key))
+            return refuse_key(&r, CONTRACT_POOL_ENTRY, key, field, NULL);
         if (strcmp(key, "sha256") == 0) {
             text = json_string_value(value);
             if (!text || !text_is_lower_hex(text, SHA256_HEX - 1))
@@ -355,6 +304,7 @@ static bool read_identity(const struct reader *r, const char *track_env)
         return refuse_value(r, "track_id",
                             "must be letters, digits, '.', '_' and '-', and end in -v<number>");
     c->track_id = id;
+    c->platform = track_platform(id);
     if (track_env && strcmp(track_env, id) != 0) {
         error_set(r->err, "TRACK-ID-MISMATCH",
                   "the --contract track fixture for \"%s\" declares another track than the "
@@ -577,14 +527,9 @@ static bool read_hidden_golden(const struct reader *root)
     json_t *value;
     json_object_foreach((json_t *)block, key, value)
     {
-        if (!LISTED(hidden_golden_keys, key) && !text_ends(key, "_note")) {
-            error_set(root->err, "CONTRACT-UNKNOWN-KEY",
-                      "the --contract track fixture for \"%s\" declares %s.%s, which no reader "
-                      "knows",
-                      reader_track(root), block_name, key);
-            return error_at(root->err, c->path, arena_printf(&c->arena, "%s.%s", block_name, key),
-                            NULL);
-        }
+        if (!contract_key_is_known(CONTRACT_HIDDEN_GOLDEN, key))
+            return refuse_key(root, CONTRACT_HIDDEN_GOLDEN, key,
+                              arena_printf(&c->arena, "%s.%s", block_name, key), NULL);
     }
     const char *digest = json_string_value(json_object_get(block, "sha256"));
     const json_t *bytes = json_object_get(block, "bytes");
@@ -619,13 +564,9 @@ static bool check_keys(const struct reader *r)
     json_t *value;
     json_object_foreach((json_t *)r->view.object, key, value)
     {
-        if (LISTED(read_keys, key) || LISTED(engine_side_keys, key) || text_ends(key, "_note"))
-            continue;
         char text[128];
-        error_set(r->err, "CONTRACT-UNKNOWN-KEY",
-                  "the --contract track fixture for \"%s\" declares %s, which no reader knows",
-                  reader_track(r), key);
-        return error_at(r->err, r->c->path, key, shown(value, text, sizeof text));
+        if (!contract_key_is_known(CONTRACT_TOP, key))
+            return refuse_key(r, CONTRACT_TOP, key, key, shown(value, text, sizeof text));
     }
     return true;
 }
@@ -646,7 +587,7 @@ bool contract_parse(const char *path, const char *data, size_t length, const cha
     }
     const struct reader r = {c, {c->json, c->path, ""}, err};
     bool ok = json_is_object(c->json) || refuse(&r, "(root)", NULL, "must be an object");
-    ok = ok && read_identity(&r, track_env) && check_keys(&r) && read_paired_run(&r) &&
+    ok = ok && check_keys(&r) && read_identity(&r, track_env) && read_paired_run(&r) &&
          read_mismatch_gap(&r) && read_floors(&r) && read_regime(&r) && read_bands(&r) &&
          read_official_baseline(&r) && read_weights(&r) && read_window(&r) && read_model(&r) &&
          read_target(&r) && read_hidden_golden(&r) && read_yarn_magnitude(&r);

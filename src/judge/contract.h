@@ -30,6 +30,7 @@ struct contract {
     json_t *json;
 
     const char *track_id, *track_name;
+    const char *platform; /* "mlx", "cuda", or NULL: the id predates the naming rule */
     bool has_official_scoring_enabled, official_scoring_enabled;
     const char *allowed_modes[8];
     size_t allowed_mode_count; /* absent in the file: serial, mtp */
@@ -101,7 +102,8 @@ void contract_free(struct contract *c);
  * MLXFAST_TRACK_ID; NULL when neither is set. Both set to different values: TRACK-ID-MISMATCH. */
 bool contract_track_from_environment(const char **out, struct error *err);
 
-/* Resolvers: false with the spec's refusal name when the group is not declared. */
+/* Resolvers: each answers one question that a run asks of a contract, and is false with the spec's
+ * refusal name (contract-and-scoring.md section 8; ours where the spec has none). */
 bool contract_require_window(const struct contract *c, struct error *err);
 bool contract_require_model(const struct contract *c, struct error *err);
 bool contract_require_weights(const struct contract *c, struct error *err);
@@ -109,6 +111,18 @@ bool contract_require_floors(const struct contract *c, struct error *err);
 bool contract_require_regime(const struct contract *c, struct error *err);
 bool contract_require_official_baseline(const struct contract *c, struct error *err);
 bool contract_require_bands(const struct contract *c, struct error *err);
+/* A scored run: official_scoring_enabled is true. Not declared and false are two refusals. */
+bool contract_require_official_scoring(const struct contract *c, struct error *err);
+/* scores_against_live_control_leg is declared; the value is the contract's. */
+bool contract_require_control_leg_rule(const struct contract *c, struct error *err);
+/* official_pairs is declared and a multiple of the number of goldens (1 or more). */
+bool contract_require_pairs(const struct contract *c, uint32_t goldens, struct error *err);
+/* measure-job and overlay-timing: paired_flow_retired is declared, and false. */
+bool contract_require_paired_flow(const struct contract *c, struct error *err);
+/* Capturing a stored pair: not where a control leg is measured live. */
+bool contract_require_capture(const struct contract *c, struct error *err);
+/* scored_batch_size is declared and no wider than what the caller can run. */
+bool contract_require_batch(const struct contract *c, uint32_t widest, struct error *err);
 
 /* metrics.contract_sources: the eight keys with "contract" or "device"; a new reference. */
 json_t *contract_sources(const struct contract *c);

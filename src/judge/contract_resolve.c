@@ -72,6 +72,86 @@ bool contract_require_bands(const struct contract *c, struct error *err)
                                       "acceptance bands", "prefill_band_up_tolerance", err);
 }
 
+bool contract_require_official_scoring(const struct contract *c, struct error *err)
+{
+    if (c->has_official_scoring_enabled && c->official_scoring_enabled)
+        return true;
+    if (c->has_official_scoring_enabled) {
+        error_set(err, "OFFICIAL-SCORING-DISABLED-FOR-TRACK",
+                  "official scoring is not enabled for this track: the --contract track fixture "
+                  "for \"%s\" declares official_scoring_enabled false",
+                  c->track_id);
+        return error_at(err, c->path, "official_scoring_enabled", "false");
+    }
+    error_set(err, "OFFICIAL-SCORING-UNDECLARED-FOR-TRACK",
+              "official scoring is not enabled for this track: the --contract track fixture for "
+              "\"%s\" declares no official_scoring_enabled",
+              c->track_id);
+    return error_at(err, c->path, "official_scoring_enabled", NULL);
+}
+
+bool contract_require_control_leg_rule(const struct contract *c, struct error *err)
+{
+    return c->has_scores_against_live_control_leg ||
+           undeclared(c, "CONTROL-LEG-UNDECLARED-FOR-TRACK", "scores_against_live_control_leg",
+                      "scores_against_live_control_leg", err);
+}
+
+bool contract_require_pairs(const struct contract *c, uint32_t goldens, struct error *err)
+{
+    if (!c->has_official_pairs)
+        return undeclared(c, "OFFICIAL-PAIRS-UNDECLARED-FOR-TRACK", "official_pairs",
+                          "official_pairs", err);
+    if (goldens > 0 && c->official_pairs % goldens == 0)
+        return true;
+    error_set(err, "OFFICIAL-PAIRS-NOT-A-MULTIPLE-OF-GOLDENS",
+              "the --contract track fixture for \"%s\" declares %u official pairs, no multiple of "
+              "%u goldens",
+              c->track_id, c->official_pairs, goldens);
+    return error_at(err, c->path, "official_pairs", NULL);
+}
+
+bool contract_require_paired_flow(const struct contract *c, struct error *err)
+{
+    if (!c->has_paired_flow_retired)
+        return undeclared(c, "PAIRED-FLOW-UNDECLARED-FOR-TRACK", "paired_flow_retired",
+                          "paired_flow_retired", err);
+    if (!c->paired_flow_retired)
+        return true;
+    error_set(err, "PAIRED-FLOW-RETIRED-FOR-TRACK",
+              "the --contract track fixture for \"%s\" declares paired_flow_retired: measure-job "
+              "and overlay-timing have no place in this track",
+              c->track_id);
+    return error_at(err, c->path, "paired_flow_retired", "true");
+}
+
+bool contract_require_capture(const struct contract *c, struct error *err)
+{
+    if (!contract_require_control_leg_rule(c, err))
+        return false;
+    if (!c->scores_against_live_control_leg)
+        return true;
+    error_set(err, "CAPTURE-RETIRED-FOR-LIVE-CONTROL-LEG",
+              "the --contract track fixture for \"%s\" declares scores_against_live_control_leg: "
+              "there is no stored pair to capture",
+              c->track_id);
+    return error_at(err, c->path, "scores_against_live_control_leg", "true");
+}
+
+bool contract_require_batch(const struct contract *c, uint32_t widest, struct error *err)
+{
+    if (!c->has_scored_batch_size)
+        return undeclared(c, "SCORED-REGIME-PENDING-DECLARATION", "scored_batch_size",
+                          "scored_batch_size", err);
+    if (c->scored_batch_size <= widest)
+        return true;
+    error_set(err, "SCORED-BATCH-SIZE-UNSUPPORTED",
+              "the --contract track fixture for \"%s\" declares scored_batch_size %u, wider than "
+              "the %u streams that can be run",
+              c->track_id, c->scored_batch_size, widest);
+    return error_at(err, c->path, "scored_batch_size", NULL);
+}
+
 json_t *contract_sources(const struct contract *c)
 {
     const struct {

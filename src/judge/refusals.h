@@ -36,7 +36,22 @@
     X("SCORED-REGIME-PENDING-DECLARATION",                                                         \
       "The contract declares no batch size with both gain exponents.")                             \
     X("OFFICIAL-BASELINE-PENDING-CAPTURE", "The contract declares no stored baseline pair.")       \
-    X("ACCEPTANCE-BANDS-UNDECLARED-FOR-TRACK", "The contract declares no acceptance bands.")
+    X("ACCEPTANCE-BANDS-UNDECLARED-FOR-TRACK", "The contract declares no acceptance bands.")       \
+    X("OFFICIAL-SCORING-DISABLED-FOR-TRACK",                                                       \
+      "The contract says that no run is scored officially.")                                       \
+    X("OFFICIAL-SCORING-UNDECLARED-FOR-TRACK",                                                     \
+      "The contract does not say whether runs are scored officially, so they are not.")            \
+    X("CONTROL-LEG-UNDECLARED-FOR-TRACK",                                                          \
+      "The contract does not say whether a run is scored against a live control leg.")             \
+    X("OFFICIAL-PAIRS-UNDECLARED-FOR-TRACK", "The contract declares no number of pairs.")          \
+    X("OFFICIAL-PAIRS-NOT-A-MULTIPLE-OF-GOLDENS",                                                  \
+      "The contract's number of pairs is no multiple of the number of goldens.")                   \
+    X("PAIRED-FLOW-UNDECLARED-FOR-TRACK",                                                          \
+      "The contract does not say whether the older paired flow is retired.")                       \
+    X("PAIRED-FLOW-RETIRED-FOR-TRACK", "The older paired flow is asked for, and is retired.")      \
+    X("CAPTURE-RETIRED-FOR-LIVE-CONTROL-LEG",                                                      \
+      "A stored pair is to be captured on a track that measures its own.")                         \
+    X("SCORED-BATCH-SIZE-UNSUPPORTED", "The contract scores more streams than can be run.")
 
 /* Goldens and weights. */
 #define REFUSALS_GOLDEN(X)                                                                         \
@@ -81,7 +96,23 @@
     X("SpecEchoDivergence", "The engine runs another speculation than was asked for.")             \
     X("BatchEchoDivergence", "The engine runs another number of streams than was asked for.")      \
     X("BatchWidthExceedsEngineMax", "More streams were asked for than the engine can run.")        \
-    X("FreeRunConsistency", "The counters of a free run contradict one another.")
+    X("FreeRunConsistency", "The counters of a free run contradict one another.")                  \
+    X("resident_identity_changed_within_window",                                                   \
+      "Two sessions of one window are attached to different resident processes or loads.")
+
+/* The organiser's judge of meanings (docs/gates.md). */
+#define REFUSALS_SEMANTIC(X)                                                                       \
+    X("SEMANTIC-JUDGE-MISSING",                                                                    \
+      "The golden holds cases that are judged by their meaning, and no judge is named.")           \
+    X("SEMANTIC-CASES-TOO-FEW",                                                                    \
+      "The golden holds fewer cases judged by their meaning than the contract asks right.")        \
+    X("SEMANTIC-JUDGE-FAILED",                                                                     \
+      "The judge of meanings cannot be started, fails, or writes more than its limit.")            \
+    X("SEMANTIC-JUDGE-TIMEOUT", "The judge of meanings did not answer within its limit.")          \
+    X("SEMANTIC-JUDGE-INVALID",                                                                    \
+      "The judge of meanings wrote no verdict, or another model than before gave it.")             \
+    X("SEMANTIC-DETOKENIZE-FAILED",                                                                \
+      "The command that turns an answer's tokens into text fails, stalls, or writes no text.")
 
 /* Runs. */
 #define REFUSALS_RUN(X)                                                                            \
@@ -102,7 +133,7 @@
 
 #define JUDGE_REFUSALS(X)                                                                          \
     REFUSALS_INPUT(X)                                                                              \
-    REFUSALS_CONTRACT(X) REFUSALS_GOLDEN(X) REFUSALS_SEAL(X) REFUSALS_ENGINE(X) REFUSALS_RUN(X)
+    REFUSALS_CONTRACT(X) REFUSALS_GOLDEN(X) REFUSALS_SEAL(X) REFUSALS_ENGINE(X) REFUSALS_SEMANTIC(X) REFUSALS_RUN(X)
 
 struct refusal {
     const char *group, *name, *meaning;
