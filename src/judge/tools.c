@@ -9,6 +9,7 @@
 #include "judge/digest.h"
 #include "judge/golden.h"
 #include "judge/refusals.h"
+#include "judge/tools_common.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -18,56 +19,18 @@
 
 #define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
 
-static void complain(const char *tool, const struct error *err)
-{
-    char line[2200];
-    fprintf(stderr, "benchd %s: %s\n", tool, error_line(err, line, sizeof line));
-}
-
-/* OPTIONS_OK: go on; else *exit_code is the tool's. */
-static bool parse(const struct command *command, const char *tool, int argc, char **argv,
-                  int *exit_code)
-{
-    struct error err = {0};
-    switch (options_parse(command, argc, argv, NULL, &err)) {
-    case OPTIONS_OK:
-        return true;
-    case OPTIONS_HELP:
-        options_help(command, stdout);
-        *exit_code = TOOL_OK;
-        return false;
-    case OPTIONS_ERROR:
-        break;
-    }
-    complain(tool, &err);
-    *exit_code = TOOL_USAGE;
-    return false;
-}
-
 static bool is_io(const struct error *err)
 {
     return strcmp(err->name, "IO") == 0 || strcmp(err->name, "NOT-A-REGULAR-FILE") == 0;
-}
-
-/* A path or message on one line of its own: control bytes shown. */
-static void put_line(FILE *out, const char *text)
-{
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c < 0x20 || c == 0x7f)
-            fprintf(out, "\\x%02x", c);
-        else
-            fputc(c, out);
-    }
 }
 
 static void reject(const char *path, const char *class, const struct error *err)
 {
     char line[2200];
     fprintf(stderr, "REJECT ");
-    put_line(stderr, path);
+    tool_put_line(stderr, path);
     fprintf(stderr, " (%s): ", class);
-    put_line(stderr, error_line(err, line, sizeof line));
+    tool_put_line(stderr, error_line(err, line, sizeof line));
     fputc('\n', stderr);
 }
 
@@ -109,14 +72,14 @@ static int judge_golden(const char *path, const struct golden_rules *rules)
     struct error err = {0};
     if (golden_load(path, rules, &g, &err)) {
         fprintf(stderr, "ACCEPT ");
-        put_line(stderr, path);
+        tool_put_line(stderr, path);
         fprintf(stderr, " (sha256=%s, cases=%zu, gate_cases=%zu)\n", g->sha256, g->case_count,
                 golden_gate_case_count(g) - g->case_count);
         golden_free(g);
         return TOOL_OK;
     }
     if (is_io(&err)) {
-        complain("validate-golden", &err);
+        tool_complain("validate-golden", &err);
         return TOOL_IO;
     }
     reject(path, strcmp(err.name, "GOLDEN-PIN-MISMATCH") == 0 ? "integrity pin" : "schema", &err);
@@ -156,17 +119,17 @@ int tool_validate_golden(int argc, char **argv)
         options,
         COUNT_OF(options)};
     int code;
-    if (!parse(&command, tool, argc, argv, &code))
+    if (!tool_parse(&command, tool, argc, argv, NULL, &code))
         return code;
     struct error err = {0};
     if (has_sha256 != has_bytes) {
         error_set(&err, "USAGE", "--golden-sha256 and --golden-bytes are given together");
-        complain(tool, &err);
+        tool_complain(tool, &err);
         return TOOL_USAGE;
     }
     struct contract *c = NULL;
     if (!open_contract(contract, track, &c, &err)) {
-        complain(tool, &err);
+        tool_complain(tool, &err);
         contract_free(c);
         return TOOL_USAGE;
     }
@@ -213,13 +176,23 @@ struct weights_seen {
     uint64_t bytes;
 };
 
+/* "link/" and "link/." are the folder behind the link to lstat; what was given is the link. */
+static const char *without_slashes(struct arena *a, const char *path)
+{
+    size_t length = strlen(path);
+    while (length > 1 &&
+           (path[length - 1] == '/' || (path[length - 1] == '.' && path[length - 2] == '/')))
+        length--;
+    return arena_strndup(a, path, length);
+}
+
 /* A real folder of regular files with the two that every checkpoint has, within the limit. */
 static bool check_weights(const char *folder, uint64_t limit, struct weights_seen *seen,
                           struct error *err)
 {
     static const char *const needed[] = {"config.json", "model.safetensors.index.json"};
     struct stat s;
-    if (lstat(folder, &s) != 0)
+    if (lstat(without_slashes(&seen->arena, folder), &s) != 0)
         return error_errno(err, folder, "stat");
     if (!S_ISDIR(s.st_mode))
         return weights_refuse(err, "WEIGHTS-INVALID", folder,
@@ -238,8 +211,9 @@ static bool check_weights(const char *folder, uint64_t limit, struct weights_see
         const char *path = path_join(&seen->arena, folder, seen->names[i]);
         if (lstat(path, &s) != 0)
             return error_errno(err, path, "stat");
-        seen->bytes += (uint64_t)s.st_size;
-        if (seen->bytes > limit) {
+        const uint64_t room = limit - seen->bytes;
+        seen->bytes += (uint64_t)s.st_size; /* a sum that wraps is over the limit all the same */
+        if ((uint64_t)s.st_size > room) {
             error_set(err, "WEIGHTS-TOO-LARGE",
                       "the weights hold more than the %llu bytes allowed "
                       "(MLXFAST_MAX_WEIGHTS_BYTES)",
@@ -297,20 +271,20 @@ int tool_validate_weights(int argc, char **argv)
     uint64_t limit;
     struct error err = {0};
     struct weights_seen seen = {0};
-    if (!parse(&command, tool, argc, argv, &code))
+    if (!tool_parse(&command, tool, argc, argv, NULL, &code))
         return code;
     if (!weights_limit(&limit, &err)) {
-        complain(tool, &err);
+        tool_complain(tool, &err);
         return TOOL_USAGE;
     }
     if (check_weights(weights, limit, &seen, &err) &&
         (!golden || check_golden_outside(weights, golden, &seen, &err))) {
         fprintf(stderr, "ACCEPT ");
-        put_line(stderr, weights);
+        tool_put_line(stderr, weights);
         fprintf(stderr, " (bytes=%llu, files=%zu)\n", (unsigned long long)seen.bytes, seen.count);
         code = TOOL_OK;
     } else if (strcmp(err.name, "IO") == 0) {
-        complain(tool, &err);
+        tool_complain(tool, &err);
         code = TOOL_IO;
     } else {
         reject(weights, "weights", &err);
@@ -338,10 +312,10 @@ int tool_weights_digest(int argc, char **argv)
     int code;
     struct error err = {0};
     struct tree_digest digest;
-    if (!parse(&command, tool, argc, argv, &code))
+    if (!tool_parse(&command, tool, argc, argv, NULL, &code))
         return code;
     if (!weights_digest(weights, &digest, &err)) {
-        complain(tool, &err);
+        tool_complain(tool, &err);
         return TOOL_IO;
     }
     printf("%s:%llu:%llu\n", digest.sha256, (unsigned long long)digest.bytes,
@@ -368,10 +342,10 @@ int tool_harness_hash(int argc, char **argv)
     int code;
     struct error err = {0};
     struct tree_digest digest;
-    if (!parse(&command, tool, argc, argv, &code))
+    if (!tool_parse(&command, tool, argc, argv, NULL, &code))
         return code;
     if (!harness_hash(".", say_missing, &digest, &err)) {
-        complain(tool, &err);
+        tool_complain(tool, &err);
         return TOOL_REJECTED;
     }
     printf("%s\n", digest.sha256);
@@ -392,7 +366,7 @@ int tool_refusals(int argc, char **argv)
                                     options,
                                     COUNT_OF(options)};
     int code;
-    if (!parse(&command, "refusals", argc, argv, &code))
+    if (!tool_parse(&command, "refusals", argc, argv, NULL, &code))
         return code;
     struct buffer page = {0};
     if (as_json)
