@@ -51,8 +51,7 @@ static void attend(const struct attention_region *g, int r, int kv_head, int fir
     uint8_t *piece = thread_scratch(c, thread);
     float *scratch = (float *)(void *)piece;
     piece += kernel_attention_scratch(b->head_dim) * sizeof(float);
-    const size_t stride = (size_t)kernel_pad(b->head_dim, KERNEL_BLOCK) *
-                          (size_t)c->kernels->prepared_bytes[c->activations];
+    const size_t stride = prepared_stride(c, b->head_dim);
     uint8_t *prepared = piece;
     piece += (size_t)count * stride;
     const void **q = (const void **)(void *)piece;

@@ -83,6 +83,8 @@ void rows_normalize(const struct compute *c, const uint16_t *norm, float eps, in
 /* c->rows[r] = c->input + r * input_stride */
 void rows_point(struct compute *c, int rows);
 
+/* Bytes from one prepared row of n values to the next. */
+size_t prepared_stride(const struct compute *c, int n);
 uint8_t *thread_scratch(const struct compute *c, int thread);
 void *memory_aligned(size_t size); /* 64-byte aligned, not zeroed; NULL when there is none */
 

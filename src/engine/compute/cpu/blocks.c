@@ -38,7 +38,7 @@ static void *take(struct layout *l, size_t a, size_t b, size_t element)
     return p;
 }
 
-static size_t prepared_stride(const struct compute *c, int n)
+size_t prepared_stride(const struct compute *c, int n)
 {
     const size_t bytes =
         (size_t)kernel_pad(n, KERNEL_BLOCK) * (size_t)c->kernels->prepared_bytes[c->activations];

@@ -20,11 +20,6 @@ struct ffn_region {
     int routed_width, plain_width;
 };
 
-static size_t prepared_stride(const struct compute *c, int n)
-{
-    return (size_t)kernel_pad(n, KERNEL_BLOCK) * (size_t)c->kernels->prepared_bytes[c->activations];
-}
-
 /* Where an entry's row of gate or up (in floats) and its prepared input (in bytes) begin. */
 static size_t entry_floats(const struct ffn_region *g, int entry)
 {

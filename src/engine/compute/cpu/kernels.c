@@ -50,8 +50,8 @@ void kernel_value_store(enum activations a, const float *x, int head_dim, void *
 
 size_t kernel_attention_scratch(int head_dim)
 {
-    /* two rows of outputs (a chunk's and the total) for up to eight heads at a time */
-    return 2 * 8 * (size_t)kernel_pad(head_dim, KERNEL_LANES);
+    /* two rows of outputs, a chunk's and the total, per head in hand */
+    return 2 * KERNEL_HEADS * (size_t)kernel_pad(head_dim, KERNEL_LANES);
 }
 
 #if defined(__x86_64__)

@@ -16,9 +16,10 @@
 #include <stdint.h>
 
 enum {
-    KERNEL_LANES = 16, /* lanes of every long sum */
-    KERNEL_BLOCK = 32, /* inputs that one step of a dot product takes; rows are padded to it */
-    KERNEL_CHUNK = 256 /* attention: keys per chunk, aligned to absolute positions */
+    KERNEL_LANES = 16,  /* lanes of every long sum */
+    KERNEL_BLOCK = 32,  /* inputs that one step of a dot product takes; rows are padded to it */
+    KERNEL_CHUNK = 256, /* attention: keys per chunk, aligned to absolute positions */
+    KERNEL_HEADS = 8    /* attention: query heads worked on together */
 };
 
 static inline int kernel_pad(int n, int unit)

@@ -6,8 +6,6 @@
  * fma, max, abs, neg, roundeven, scale2 (times 2^n), select_lt (a < b ? x : y), select_nan (a is
  * NaN ? x : y), sum; HEADS_IN_FLIGHT, VALUES_IN_FLIGHT; prepare, dot_bf16, dot_nvfp4, dot_keys. */
 
-enum { ATTENTION_HEADS = 8 };
-
 INLINE v16 rounded(enum activations a, v16 v)
 {
     return a == ACTIVATIONS_BF16 ? v16_round(v) : v;
@@ -205,7 +203,7 @@ INLINE float soften(float *s, int first, int last, float scale, float *maximum)
 }
 
 struct softmax_state {
-    float m[ATTENTION_HEADS], l[ATTENTION_HEADS];
+    float m[KERNEL_HEADS], l[KERNEL_HEADS];
 };
 
 /* Keys first..last of one chunk, for up to eight heads: m, l, and o [heads, dim]. */
@@ -213,7 +211,7 @@ static void attention_chunk(enum activations a, const struct attention_call *cal
                             int heads, int64_t first, int64_t last, struct softmax_state *state,
                             float *o)
 {
-    _Alignas(64) float s[ATTENTION_HEADS * KERNEL_CHUNK];
+    _Alignas(64) float s[KERNEL_HEADS * KERNEL_CHUNK];
     const size_t key_bytes = kernel_key_bytes(a, call->head_dim);
     const size_t value_bytes = kernel_value_bytes(a, call->head_dim);
     const int dim = kernel_pad(call->head_dim, KERNEL_LANES);
@@ -273,10 +271,10 @@ INLINE void merge(struct softmax_state *total, float *o_total, const struct soft
 static void attention(enum activations a, const struct attention_call *call)
 {
     const int n = call->head_dim, dim = kernel_pad(n, KERNEL_LANES);
-    float *o_total = call->scratch, *o = call->scratch + ATTENTION_HEADS * dim;
-    for (int head = 0; head < call->heads; head += ATTENTION_HEADS) {
+    float *o_total = call->scratch, *o = call->scratch + KERNEL_HEADS * dim;
+    for (int head = 0; head < call->heads; head += KERNEL_HEADS) {
         const int left = call->heads - head;
-        const int heads = left < ATTENTION_HEADS ? left : ATTENTION_HEADS;
+        const int heads = left < KERNEL_HEADS ? left : KERNEL_HEADS;
         struct softmax_state total, chunk;
         for (int64_t i = call->first / KERNEL_CHUNK; i <= call->last / KERNEL_CHUNK; i++) {
             const int64_t low = i * KERNEL_CHUNK, high = low + KERNEL_CHUNK - 1;
