@@ -340,6 +340,51 @@ static enum child_read_result line_cut_short(const struct child *c, struct error
     return CHILD_READ_EOF;
 }
 
+/* Waits for more output and takes what is there; CHILD_READ_LINE: look again. *last: the deadline
+ * has passed, so this was the last look. Bytes that keep dripping in must not carry a read past its
+ * deadline. */
+static enum child_read_result take_more(struct child *c, int64_t deadline_ns, bool *last,
+                                        struct error *err)
+{
+    *last = clock_now_ns() >= deadline_ns;
+    switch (wait_for(c->out, POLLIN, deadline_ns)) {
+    case WAIT_READY:
+        break;
+    case WAIT_TIMEOUT:
+        *last = true;
+        return CHILD_READ_LINE;
+    case WAIT_INTERRUPTED:
+        interrupted(err);
+        return CHILD_READ_ERROR;
+    case WAIT_FAILED:
+        error_errno(err, NULL, "cannot wait for the process");
+        return CHILD_READ_ERROR;
+    }
+    if (c->start > 0) { /* what was returned before is no longer needed */
+        memmove(c->pending.data, c->pending.data + c->start, c->pending.length - c->start);
+        c->pending.length -= c->start;
+        c->scanned -= c->start;
+        c->start = 0;
+    }
+    buffer_reserve(&c->pending, READ_PIECE);
+    ssize_t n = read(c->out, c->pending.data + c->pending.length, READ_PIECE);
+    if (n > 0)
+        c->pending.length += (size_t)n;
+    else if (n == 0)
+        close_if_open(&c->out);
+    else if (errno != EINTR && errno != EAGAIN) {
+        error_errno(err, NULL, "cannot read from the process");
+        return CHILD_READ_ERROR;
+    }
+    return CHILD_READ_LINE;
+}
+
+static enum child_read_result read_timed_out(const char *what, struct error *err)
+{
+    error_set(err, "ENGINE-READ-TIMEOUT", "%s", what);
+    return CHILD_READ_TIMEOUT;
+}
+
 enum child_read_result child_read_line(struct child *c, size_t limit, int64_t deadline_ns,
                                        const char **line, size_t *length, struct error *err)
 {
@@ -350,44 +395,41 @@ enum child_read_result child_read_line(struct child *c, size_t limit, int64_t de
         size_t held = c->pending.length - c->start;
         if (held > limit && held - 1 > limit) /* - 1: a \r that may go */
             return line_too_long(limit, err);
-        if (last) {
-            error_set(err, "ENGINE-READ-TIMEOUT", "no whole line from the process in time");
-            return CHILD_READ_TIMEOUT;
-        }
+        if (last)
+            return read_timed_out("no whole line from the process in time", err);
         if (c->out < 0)
             return line_cut_short(c, err);
-        /* Bytes that keep dripping in must not carry a read past its deadline. */
-        last = clock_now_ns() >= deadline_ns;
-        switch (wait_for(c->out, POLLIN, deadline_ns)) {
-        case WAIT_READY:
-            break;
-        case WAIT_TIMEOUT:
-            last = true;
-            continue;
-        case WAIT_INTERRUPTED:
-            interrupted(err);
+        if (take_more(c, deadline_ns, &last, err) != CHILD_READ_LINE)
             return CHILD_READ_ERROR;
-        case WAIT_FAILED:
-            error_errno(err, NULL, "cannot wait for the process");
-            return CHILD_READ_ERROR;
-        }
-        if (c->start > 0) { /* what was returned before is no longer needed */
-            memmove(c->pending.data, c->pending.data + c->start, c->pending.length - c->start);
-            c->pending.length -= c->start;
-            c->scanned -= c->start;
-            c->start = 0;
-        }
-        buffer_reserve(&c->pending, READ_PIECE);
-        ssize_t n = read(c->out, c->pending.data + c->pending.length, READ_PIECE);
-        if (n > 0)
-            c->pending.length += (size_t)n;
-        else if (n == 0)
-            close_if_open(&c->out);
-        else if (errno != EINTR && errno != EAGAIN) {
-            error_errno(err, NULL, "cannot read from the process");
-            return CHILD_READ_ERROR;
-        }
     }
+}
+
+enum child_read_result child_read_rest(struct child *c, size_t limit, int64_t deadline_ns,
+                                       struct buffer *out, struct error *err)
+{
+    bool last = false;
+    for (;;) {
+        size_t held = c->pending.length - c->start;
+        if (held > limit) {
+            error_set(err, "ENGINE-LINE-TOO-LONG", "more than the %zu bytes allowed here", limit);
+            return CHILD_READ_TOO_LONG;
+        }
+        if (c->out < 0) {
+            if (held > 0)
+                buffer_append(out, c->pending.data + c->start, held);
+            c->start = c->scanned = c->pending.length;
+            return CHILD_READ_EOF;
+        }
+        if (last)
+            return read_timed_out("the process did not end its output in time", err);
+        if (take_more(c, deadline_ns, &last, err) != CHILD_READ_LINE)
+            return CHILD_READ_ERROR;
+    }
+}
+
+void child_close_input(struct child *c)
+{
+    close_if_open(&c->in);
 }
 
 /* ---- end ---- */

@@ -49,6 +49,12 @@ enum child_read_result {
 enum child_read_result child_read_line(struct child *c, size_t limit, int64_t deadline_ns,
                                        const char **line, size_t *length, struct error *err);
 
+/* For programs that are asked once: the end of their input, and all of their output to its end,
+ * appended to out. CHILD_READ_EOF is success; more than limit bytes is CHILD_READ_TOO_LONG. */
+void child_close_input(struct child *c);
+enum child_read_result child_read_rest(struct child *c, size_t limit, int64_t deadline_ns,
+                                       struct buffer *out, struct error *err);
+
 /* Ends it: closes stdin, gives the child grace_ms to exit by itself, then SIGKILLs the group and
  * reaps it; the group is killed in any case, so that no grandchild holds the pipes. The stderr
  * reader is joined (at most 500 ms of further output). Returns the wait status text, such as

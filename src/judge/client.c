@@ -199,7 +199,9 @@ static bool read_hello(struct client *c, struct error *err)
         !decode_reply(&c->session, line, length, &c->hello, err))
         return false;
     c->has_hello = true;
-    return check_hello(&c->hello, err);
+    return check_hello(&c->hello, err) &&
+           (c->options.window == NULL ||
+            reply_check_resident(c->options.window, &c->hello.resident, err));
 }
 
 bool client_start(const struct client_options *o, struct client **out, struct error *err)

@@ -5,15 +5,17 @@
  * Error names are the spec's (section 11): Io, Json, Protocol, NonceMismatch, Engine,
  * CompletedWorkMismatch, AllocatorCacheNotDrained, TokenMismatch, SessionDiscarded,
  * CapabilityNotAdvertised, FreeRunConsistency, RunTimeout, RunTimeoutBudgetInvalid,
- * SpecEchoDivergence, SpecModeNotRunnable, BatchEchoDivergence, BatchWidthExceedsEngineMax; and
- * ours for what the original left unbounded: HelloTimeout, ReplyTimeout, BarrierTimeout,
- * LineTooLong, StdoutFlood, EngineExited, Interrupted. */
+ * SpecEchoDivergence, SpecModeNotRunnable, BatchEchoDivergence, BatchWidthExceedsEngineMax,
+ * resident_identity_changed_within_window (section 10); and ours for what the original left
+ * unbounded: HelloTimeout, ReplyTimeout, BarrierTimeout, LineTooLong, StdoutFlood, EngineExited,
+ * Interrupted. */
 #ifndef MLXFAST_JUDGE_CLIENT_H
 #define MLXFAST_JUDGE_CLIENT_H
 
 #include "base/arena.h"
 #include "base/child.h"
 #include "base/error.h"
+#include "judge/reply.h"
 #include "wire/wire.h"
 
 #include <stdbool.h>
@@ -28,6 +30,7 @@ struct client_options {
     const char *yarn_magnitude;   /* passed as BENCH_WORKER_YARN_MAGNITUDE; NULL: not set */
     bool echo_stderr;             /* local runs */
     double hello_seconds, reply_seconds, barrier_seconds; /* deadlines; 0: defaults 600, 600, 60 */
+    struct reply_window *window; /* shared by the sessions of one window; NULL: not checked */
 };
 
 /* Between the objects of a reply an engine may write log lines; this much, for each read. */

@@ -371,6 +371,12 @@ static bool read_mismatch_gap(const struct reader *r)
            get_real(r, "mismatch_logit_gap", REAL_NOT_NEGATIVE, &c->mismatch_logit_gap);
 }
 
+static bool read_semantic_min_pass(const struct reader *r)
+{
+    return !declared(r, "semantic_min_pass") ||
+           get_count(r, "semantic_min_pass", 1, CONTRACT_COUNT_MAX, &r->c->semantic_min_pass);
+}
+
 static bool read_floors(const struct reader *r)
 {
     struct contract *c = r->c;
@@ -588,9 +594,10 @@ bool contract_parse(const char *path, const char *data, size_t length, const cha
     const struct reader r = {c, {c->json, c->path, ""}, err};
     bool ok = json_is_object(c->json) || refuse(&r, "(root)", NULL, "must be an object");
     ok = ok && check_keys(&r) && read_identity(&r, track_env) && read_paired_run(&r) &&
-         read_mismatch_gap(&r) && read_floors(&r) && read_regime(&r) && read_bands(&r) &&
-         read_official_baseline(&r) && read_weights(&r) && read_window(&r) && read_model(&r) &&
-         read_target(&r) && read_hidden_golden(&r) && read_yarn_magnitude(&r);
+         read_mismatch_gap(&r) && read_semantic_min_pass(&r) && read_floors(&r) &&
+         read_regime(&r) && read_bands(&r) && read_official_baseline(&r) && read_weights(&r) &&
+         read_window(&r) && read_model(&r) && read_target(&r) && read_hidden_golden(&r) &&
+         read_yarn_magnitude(&r);
     if (!ok) {
         contract_free(c);
         return false;

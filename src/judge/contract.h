@@ -53,6 +53,10 @@ struct contract {
     bool has_mismatch_logit_gap;
     double mismatch_logit_gap;
 
+    /* A key of ours: how many of the golden's cases that are judged by their meaning must be right;
+     * 0: not declared, every one. */
+    int64_t semantic_min_pass;
+
     bool has_decode_floor, has_prefill_floor;
     double decode_speedup_floor, prefill_speedup_floor;
 

@@ -40,6 +40,7 @@ struct run {
     bool has_weights;
     int64_t decode_steps;
     struct measure_result timing;
+    struct semantic_judge semantic;
     struct gates_result gates;
     bool gates_ran;
     int64_t started_ns;
@@ -160,6 +161,9 @@ static bool preflight(struct run *r, struct measure_plan *plan, struct error *er
         return false;
     score_set_text(d, "golden_hash", r->golden->sha256);
     score_set_int(d, "case_count", (int64_t)golden_gate_case_count(r->golden));
+    if (o->strict &&
+        !semantic_check_ready(&r->semantic, r->golden, r->contract->semantic_min_pass, err))
+        return false;
     if (!measure_find_oracle(r->golden, r->decode_steps, &plan->oracle, err))
         return false;
     if (access(o->engine, X_OK) != 0 || file_is_directory(o->engine)) {
@@ -230,7 +234,11 @@ static bool drive(struct run *r, struct measure_plan *plan, struct client_option
                                      .steps = r->contract->correctness_steps,
                                      .vocab_size = r->contract->vocab_size,
                                      .all = o->strict,
-                                     .quiet = o->quiet};
+                                     .quiet = o->quiet,
+                                     .has_mismatch_gap = r->contract->has_mismatch_logit_gap,
+                                     .mismatch_gap = r->contract->mismatch_logit_gap,
+                                     .semantic = &r->semantic,
+                                     .semantic_min_pass = r->contract->semantic_min_pass};
     const int64_t began = clock_now_ns();
     r->gates_ran = gates_run(r->client, &gates, &r->gates, err);
     r->correctness_seconds = clock_seconds(began);
@@ -329,15 +337,8 @@ static void seal_gates(struct run *r)
     struct score_document *d = &r->score;
     const struct gates_result *g = &r->gates;
     score_set_bool(d, "passed_correctness", r->gates_ran && g->passed);
-    score_set_int(d, "checked_steps", g->checked_steps);
     score_set_number(d, "correctness_seconds", r->correctness_seconds);
-    score_set_number(d, "max_abs_diff", g->max_abs_diff);
-    if (g->first_failing_case != NULL) {
-        score_set_text(d, "first_failing_case", g->first_failing_case);
-        score_set_int(d, "first_failing_step", g->first_failure.step);
-        score_set_int(d, "expected_token", g->first_failure.expected);
-        score_set_int(d, "actual_token", g->first_failure.actual);
-    }
+    gates_seal(g, d);
     if (r->timing.mismatch.present) {
         score_set_text(d, "first_failing_case", r->timing.mismatch.label);
         score_set_int(d, "first_failing_step", r->timing.mismatch.step);
@@ -402,13 +403,10 @@ static void seal_verdict(struct run *r, bool ran, const struct error *why)
         score_fail(d, why->name, text.data != NULL ? text.data : "");
         buffer_free(&text);
     } else if (!r->gates.passed) {
-        char text[512];
-        struct buffer name = {0};
-        seal_scrub(r->gates.first_failing_case, &name);
-        snprintf(text, sizeof text, "case %s, step %" PRId64, name.data,
-                 r->gates.first_failure.step);
-        score_fail(d, r->gates.error, text);
-        buffer_free(&name);
+        struct buffer text = {0};
+        gates_failure_text(&r->gates, &text);
+        score_fail(d, r->gates.error, text.data);
+        buffer_free(&text);
     } else {
         d->passed = true;
         if (r->contract->scores_against_live_control_leg)
@@ -504,7 +502,8 @@ enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err
     score_document_init(&r.score, modes[o->mode].runtime);
     if (contract_load(o->contract, track, &r.contract, err) && check_contract(&r, err) &&
         resolve_spec(&r, err) && client_deadlines_from_environment(&options, err) &&
-        environment_ceiling(&plan.run_ceiling_seconds, err)) {
+        environment_ceiling(&plan.run_ceiling_seconds, err) &&
+        semantic_judge_from_environment(&r.semantic, err)) {
         const struct contract *c = r.contract;
         r.decode_steps = o->mode == ITERATE_LOCAL_SUBMIT ? c->local_submit_benchmark_decode_steps
                                                          : c->benchmark_decode_steps;

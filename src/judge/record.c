@@ -113,6 +113,7 @@ struct recorder {
     struct arena arena;
     struct contract *contract;
     struct client_options client_options;
+    struct reply_window window; /* a golden comes from one load of the model */
     json_t *document;
     json_t *screens; /* of the base cases */
     /* Of each base case, for the checks between cases. */
@@ -172,6 +173,7 @@ static bool open_client(struct recorder *r, bool free_run, struct client **c, st
 {
     struct client_options options = r->client_options;
     options.speculative_v1_1 = free_run;
+    options.window = &r->window;
     return client_start(&options, c, err);
 }
 

@@ -10,11 +10,12 @@
 #define ROW_GOLDEN(name, meaning) {"Goldens and weights", name, meaning},
 #define ROW_SEAL(name, meaning) {"Scores and seals", name, meaning},
 #define ROW_ENGINE(name, meaning) {"The engine and the wire", name, meaning},
+#define ROW_SEMANTIC(name, meaning) {"The judge of meanings", name, meaning},
 #define ROW_RUN(name, meaning) {"Runs", name, meaning},
 
-static const struct refusal table[] = {REFUSALS_INPUT(ROW_INPUT) REFUSALS_CONTRACT(ROW_CONTRACT)
-                                           REFUSALS_GOLDEN(ROW_GOLDEN) REFUSALS_SEAL(ROW_SEAL)
-                                               REFUSALS_ENGINE(ROW_ENGINE) REFUSALS_RUN(ROW_RUN)};
+static const struct refusal table[] = {REFUSALS_INPUT(ROW_INPUT) REFUSALS_CONTRACT(
+    ROW_CONTRACT) REFUSALS_GOLDEN(ROW_GOLDEN) REFUSALS_SEAL(ROW_SEAL) REFUSALS_ENGINE(ROW_ENGINE)
+                                           REFUSALS_SEMANTIC(ROW_SEMANTIC) REFUSALS_RUN(ROW_RUN)};
 
 const struct refusal *refusals_all(size_t *count)
 {

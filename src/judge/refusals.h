@@ -133,7 +133,8 @@
 
 #define JUDGE_REFUSALS(X)                                                                          \
     REFUSALS_INPUT(X)                                                                              \
-    REFUSALS_CONTRACT(X) REFUSALS_GOLDEN(X) REFUSALS_SEAL(X) REFUSALS_ENGINE(X) REFUSALS_SEMANTIC(X) REFUSALS_RUN(X)
+    REFUSALS_CONTRACT(X)                                                                           \
+    REFUSALS_GOLDEN(X) REFUSALS_SEAL(X) REFUSALS_ENGINE(X) REFUSALS_SEMANTIC(X) REFUSALS_RUN(X)
 
 struct refusal {
     const char *group, *name, *meaning;

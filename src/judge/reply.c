@@ -84,6 +84,27 @@ bool reply_check_spec_echo(const struct wire_spec *requested, const struct wire_
     return true;
 }
 
+bool reply_check_resident(struct reply_window *w, const struct wire_resident *now,
+                          struct error *err)
+{
+    if (!w->has_session) {
+        w->has_session = true;
+        w->resident = *now;
+        return true;
+    }
+    const struct wire_resident *was = &w->resident;
+    if (was->present == now->present &&
+        (!now->present || (was->pid == now->pid && was->load_epoch == now->load_epoch)))
+        return true;
+    char value[64] = "absent";
+    if (now->present)
+        snprintf(value, sizeof value, "pid %u, load_epoch %" PRIu64, now->pid, now->load_epoch);
+    error_set(err, "resident_identity_changed_within_window",
+              "the engine is attached to another resident process, or another load of it, than the "
+              "first session of this window");
+    return error_at(err, NULL, "resident", value);
+}
+
 /* The equations that both forms share, with one vector of committed widths. */
 static bool check_shared(const struct wire_response *r, uint32_t count, struct error *err)
 {

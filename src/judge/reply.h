@@ -15,6 +15,16 @@
 bool reply_check(enum wire_kind kind, const struct wire_request *request,
                  const struct wire_response *reply, struct error *err);
 
+/* Every session of one window attaches to the same load of the same resident process, or none does
+ * (engine-protocol.md section 10). One of these for a window, zeroed before its first session.
+ * Error resident_identity_changed_within_window. */
+struct reply_window {
+    bool has_session;
+    struct wire_resident resident;
+};
+bool reply_check_resident(struct reply_window *w, const struct wire_resident *now,
+                          struct error *err);
+
 /* The echo rule: what the engine says it runs honours what was asked. */
 bool reply_check_spec_echo(const struct wire_spec *requested, const struct wire_spec *effective,
                            struct error *err);

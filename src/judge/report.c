@@ -23,6 +23,8 @@ void report_run(const struct score_document *d, const struct gates_result *gates
         snprintf(correctness, sizeof correctness,
                  "passed: %" PRId64 " of %" PRId64 " cases run, %" PRId64 " steps checked",
                  gates->run_count, gates->case_count, gates->checked_steps);
+    else if (gates->first_failure.step < 0)
+        snprintf(correctness, sizeof correctness, "FAILED: %s", gates->error);
     else
         snprintf(correctness, sizeof correctness,
                  "FAILED: %" PRId64 " of %" PRId64 " cases, first %.64s at step %" PRId64,
