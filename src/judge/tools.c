@@ -383,6 +383,7 @@ static const struct tool tools[] = {
     {"validate-weights", "checks the shape of a weights folder", false, tool_validate_weights},
     {"weights-digest", "prints the digest of a weights folder", false, tool_weights_digest},
     {"harness-hash", "prints the digest of the harness", false, tool_harness_hash},
+    {"explain-contract", "says what a run under a contract does", false, tool_explain_contract},
     {"refusals", "prints the table of refusal names", true, tool_refusals},
 };
 

@@ -1,0 +1,447 @@
+/* See explain.h. Every sentence is made from the contract's values and from the constants that the
+ * judge itself uses, and every refusal named here by the resolver that would refuse. */
+#include "judge/explain.h"
+
+#include "judge/client.h"
+#include "judge/contract_keys.h"
+#include "judge/explain_page.h"
+#include "judge/gates.h"
+#include "judge/score.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+
+enum { ALLOWED_PER_THOUSAND = 1000 };
+
+static int64_t allowed(int64_t per_thousand, int64_t count)
+{
+    /* Counts are below 2^31 and the tolerance at most 1000: no overflow. */
+    return per_thousand * count / ALLOWED_PER_THOUSAND;
+}
+
+/* Lists of quoted texts, built in a buffer that the caller frees. */
+static void add_quoted(struct buffer *list, const char *text)
+{
+    buffer_text(list, list->length ? ", `" : "`");
+    page_quote(list, text);
+    buffer_char(list, '`');
+}
+
+static void explain_arm(const struct page *p, const struct contract *c)
+{
+    struct error err = {0};
+    if (contract_require_official_scoring(c, &err))
+        page_item(p, "Runs are scored officially (`official_scoring_enabled` is true).");
+    else
+        page_item(p,
+                  "No run is scored officially: `%s`, because `official_scoring_enabled` is %s. "
+                  "Local runs work.",
+                  err.name, c->has_official_scoring_enabled ? "false" : "not declared");
+}
+
+static void explain_pool(const struct page *p, const struct contract *c)
+{
+    if (c->pool_count == 0) {
+        page_item(p, "No prompt is pinned (`timed_prompt_pool`).");
+        return;
+    }
+    double low = INFINITY, high = 0;
+    for (size_t i = 0; i < c->pool_count; i++) {
+        const double x = c->pool[i].noop_decode_speedup;
+        if (x > 0) {
+            low = fmin(low, x);
+            high = fmax(high, x);
+        }
+    }
+    page_item(p, "Timed prompts come from a pool of %zu, each pinned by its SHA-256.",
+              c->pool_count);
+    if (high > 0)
+        page_item(p,
+                  "The unmodified engine's own decode speedup is pinned for the pool's prompts, "
+                  "from %.6g to %.6g; the older decode-only flow divides by it.",
+                  low, high);
+}
+
+static void explain_track(const struct page *p, const struct contract *c)
+{
+    struct buffer text = {0};
+    page_heading(p, 2, "The track");
+    page_quote(&text, c->track_id);
+    page_item(p,
+              "Its id is `%s`%s%s. `MLXFAST_TRACK_ID` or `MLXFAST_QWEN_MTP_TRACK_ID`, where set, "
+              "must say the same: `TRACK-ID-MISMATCH`.",
+              text.data, c->platform ? "; the platform is " : "",
+              c->platform ? strcmp(c->platform, "cuda") == 0 ? "CUDA" : "MLX" : "");
+    buffer_clear(&text);
+    if (c->track_name) {
+        page_quote(&text, c->track_name);
+        page_item(p, "Its name is `%s`.", text.data ? text.data : "");
+        buffer_clear(&text);
+    }
+    page_item(p, "The contract's SHA-256 is `%s`; a score seals it as `contract_sha256`.",
+              c->sha256);
+    explain_arm(p, c);
+    for (size_t i = 0; i < c->allowed_mode_count; i++)
+        add_quoted(&text, c->allowed_modes[i]);
+    page_item(p,
+              "An engine may decode in these modes: %s. Another one in `--candidate-spec` or "
+              "`--mtp-depth` is refused: `SPEC-MODE-NOT-ALLOWED-FOR-TRACK`.",
+              text.data);
+    explain_pool(p, c);
+    buffer_free(&text);
+}
+
+static void explain_pins(const struct page *p, const struct contract *c)
+{
+    struct buffer model = {0};
+    if (c->has_target_pin) {
+        page_quote(&model, c->target_model_id);
+        page_item(p, "Where a golden says which model made it, that must be `%s` at revision `%s`.",
+                  model.data, c->target_revision);
+    } else {
+        page_item(p, "No reference model is pinned (`target`): a golden's provenance is checked in "
+                     "its shape only.");
+    }
+    if (c->has_hidden_golden)
+        page_item(p, "The hidden correctness golden is pinned: %" PRIu64 " bytes, SHA-256 `%s`.",
+                  c->hidden_golden_bytes, c->hidden_golden_sha256);
+    buffer_free(&model);
+}
+
+static void explain_goldens(const struct page *p, const struct contract *c)
+{
+    struct error err = {0};
+    page_heading(p, 2, "The golden");
+    if (!contract_require_model(c, &err)) {
+        page_item(p,
+                  "Neither the model type nor the vocabulary, the layers and the length of a "
+                  "prompt are declared: every run is refused before an engine starts, `%s`.",
+                  err.name);
+    } else {
+        struct buffer type = {0};
+        page_quote(&type, c->golden_model_type);
+        page_item(p,
+                  "It must be of model type `%s`, with token ids from 0 to %" PRId64
+                  " and prompts of exactly %" PRId64 " tokens; the model has %" PRId64
+                  " layers. Anything else: `GOLDEN-INVALID`.",
+                  type.data, c->vocab_size - 1, c->seed_tokens, c->num_hidden_layers);
+        buffer_free(&type);
+    }
+    if (c->has_window)
+        page_item(p,
+                  "Its oracle must hold at least %" PRId64 " decode tokens. A base case must hold "
+                  "at least %" PRId64 " expected tokens to be checked for correctness, %" PRId64
+                  " in local-iterate and %" PRId64 " in local-submit.",
+                  c->benchmark_decode_steps, c->correctness_steps, c->benchmark_decode_steps + 1,
+                  c->local_submit_benchmark_decode_steps + 1);
+    explain_pins(p, c);
+    if (c->scores_against_live_control_leg)
+        page_item(p, "It must not carry a stored baseline: `GOLDEN-CARRIES-STORED-BASELINE`.");
+}
+
+static void explain_window(const struct page *p, const struct contract *c)
+{
+    struct error err = {0};
+    page_heading(p, 2, "What is timed");
+    if (!contract_require_window(c, &err)) {
+        page_item(p,
+                  "The step counts are not declared: every run is refused before an engine "
+                  "starts, `%s`.",
+                  err.name);
+        return;
+    }
+    if (c->official_prefill_warmup_runs == 0)
+        page_item(p, "No extra warm-up prefill is asked for.");
+    else
+        page_item(p, "%" PRId64 " extra warm-up prefill%s before the timed one; %s not judged.",
+                  c->official_prefill_warmup_runs, c->official_prefill_warmup_runs == 1 ? "" : "s",
+                  c->official_prefill_warmup_runs == 1 ? "it is" : "they are");
+    if (c->has_model)
+        page_item(p,
+                  "Prefill: one prompt of %" PRId64 " tokens. Seconds per token are its time "
+                  "over %" PRId64 ".",
+                  c->seed_tokens, c->seed_tokens);
+    page_item(p,
+              "Decode: %" PRId64 " tokens in one free run after the seed; in local-submit %" PRId64
+              ". The window begins when the seed's token is there. Seconds per token are the "
+              "window over the number of tokens.",
+              c->benchmark_decode_steps, c->local_submit_benchmark_decode_steps);
+    page_item(p,
+              "A decode that takes longer than %.6g seconds (local-submit: %.6g) is ended with "
+              "`RunTimeout`, unless a calibration or `MLXFAST_RUN_CEILING_S` sets another pace.",
+              (double)c->benchmark_decode_steps * CLIENT_RUN_FALLBACK_CEILING *
+                  CLIENT_RUN_TIMEOUT_MARGIN,
+              (double)c->local_submit_benchmark_decode_steps * CLIENT_RUN_FALLBACK_CEILING *
+                  CLIENT_RUN_TIMEOUT_MARGIN);
+    if (c->has_scored_batch_size && c->scored_batch_size > 1)
+        page_item(p,
+                  "%" PRIu32 " streams run together; a run that cannot do so refuses: "
+                  "`SCORED-BATCH-SIZE-UNSUPPORTED`.",
+                  c->scored_batch_size);
+    else if (c->has_scored_batch_size)
+        page_item(p, "One stream at a time (batch size 1).");
+}
+
+static void explain_timed_tokens(const struct page *p, const struct contract *c)
+{
+    if (!c->has_token_tolerance) {
+        page_item(p, "Timed tokens: every one must be the golden's. The first that is not ends the "
+                     "run: `TokenMismatch`.");
+        return;
+    }
+    page_item(p,
+              "Timed decode tokens of a ranked run: differences are looked at afterwards by a "
+              "reference engine that is given the candidate's own tokens. At most %" PRId64
+              " in a thousand may be other than its first choice: `TIMED-DIVERGENCE-OVER-"
+              "TOLERANCE`. The prefill's token and local runs stay exact: `TokenMismatch`.",
+              c->token_tolerance_per_thousand);
+    if (c->has_window)
+        page_item(p, "That is %" PRId64 " of %" PRId64 " tokens.",
+                  allowed(c->token_tolerance_per_thousand, c->benchmark_decode_steps),
+                  c->benchmark_decode_steps);
+    if (c->has_near_tie_gap)
+        page_item(p,
+                  "Each of them must be the reference's second choice, and no further from the "
+                  "first than %.10g of its size (of 1 where that is smaller): "
+                  "`TIMED-DIVERGENCE-NOT-A-NEAR-TIE`.",
+                  c->near_tie_relative_gap);
+}
+
+static void explain_correctness(const struct page *p, const struct contract *c)
+{
+    page_heading(p, 2, "What must be right");
+    explain_timed_tokens(p, c);
+    if (c->has_window)
+        page_item(p,
+                  "Base cases: %" PRId64 " steps, the engine being given the golden's token after "
+                  "each. At most %" PRId64 " may differ (%d in a thousand); a tie within %g of the "
+                  "top logit is no difference.",
+                  c->correctness_steps,
+                  allowed(GATE_BASE_BUDGET_PER_THOUSAND, c->correctness_steps),
+                  GATE_BASE_BUDGET_PER_THOUSAND, GATE_TIE_TOLERANCE);
+    if (c->has_mismatch_logit_gap)
+        page_item(p,
+                  "A difference must be small as well as rare: the expected token must be found "
+                  "in well-formed top logits within %.10g of the top one, at every step that "
+                  "differs, or the case fails (`mismatch_logit_gap`).",
+                  c->mismatch_logit_gap);
+    else
+        page_item(p, "How far from the top logit an expected token lies does not matter "
+                     "(`mismatch_logit_gap` is not declared).");
+    page_item(p, "Anchors, free runs and behaviour cases, where the golden has them: as the golden "
+                 "says. They run in ranked runs and with `--strict`.");
+    if (c->yarn_magnitude)
+        page_item(p,
+                  "The engine is told to take its YaRN magnitude from `%s` "
+                  "(`BENCH_WORKER_YARN_MAGNITUDE`).",
+                  c->yarn_magnitude);
+}
+
+/* How slow the control leg may be against its calibration (contract-and-scoring.md section 6). */
+static void explain_control_band(const struct page *p, const struct contract *c)
+{
+    if (c->has_bands)
+        page_item(p,
+                  "The control leg must be well: at most %.6g %% (prefill) and %.6g %% (decode) "
+                  "slower than this box's calibration, else `SERIAL-CONTROL-LEG-OUTSIDE-BAND`. "
+                  "Being faster is no fault.",
+                  100 * c->prefill_band_up, 100 * c->decode_band_up);
+    else
+        page_item(p,
+                  "The acceptance bands are not declared, so the control leg may be at most 5 %% "
+                  "(prefill) and 2 %% (decode) slower than this box's calibration, else "
+                  "`SERIAL-CONTROL-LEG-OUTSIDE-BAND`.");
+}
+
+static void explain_fast_side(const struct page *p, const struct contract *c)
+{
+    const struct {
+        const char *axis;
+        bool enabled;
+        double down;
+    } axes[] = {
+        {"prefill", c->prefill_band_down_enabled, c->prefill_band_down},
+        {"decode", c->decode_band_down_enabled, c->decode_band_down},
+    };
+    for (size_t i = 0; c->has_bands && i < COUNT_OF(axes); i++)
+        if (axes[i].enabled)
+            page_item(p,
+                      "A %s time of less than %.10g times its reference is not believed: "
+                      "`acceptance band failed`.",
+                      axes[i].axis, 1 - axes[i].down);
+}
+
+static void explain_denominator(const struct page *p, const struct contract *c)
+{
+    struct error err = {0};
+    page_heading(p, 2, "What it is compared with");
+    if (!contract_require_control_leg_rule(c, &err)) {
+        page_item(p,
+                  "It is not declared whether a control leg is measured or a stored pair is used "
+                  "(`scores_against_live_control_leg`): timed runs are refused, `%s`.",
+                  err.name);
+        return;
+    }
+    if (c->scores_against_live_control_leg) {
+        page_item(p,
+                  "With the serial control leg of the organisers' tree, measured on the same box "
+                  "in the same job just before the candidate. Its tokens must be exact: "
+                  "`SERIAL-CONTROL-LEG-FAILED`.");
+        explain_control_band(p, c);
+        contract_require_capture(c, &err);
+        page_item(p,
+                  "Nothing stored may stand in for it: `STORED-BASELINE-OVERRIDE-REFUSED`, `%s`.",
+                  err.name);
+        page_item(p, "A local run measures the candidate alone and has no score.");
+    } else if (contract_require_official_baseline(c, &err)) {
+        page_item(p, "With a stored pair: prefill %.10g and decode %.10g seconds per token.",
+                  c->official_baseline_prefill, c->official_baseline_decode);
+    } else {
+        page_item(p,
+                  "With a stored pair, which is not there yet: timed runs are refused, `%s`. "
+                  "It may be captured.",
+                  err.name);
+    }
+    explain_fast_side(p, c);
+}
+
+static void explain_pairs(const struct page *p, const struct contract *c)
+{
+    struct error err = {0};
+    if (!c->scores_against_live_control_leg)
+        return;
+    if (!contract_require_pairs(c, 1, &err)) {
+        page_item(p, "The number of pairs is not declared: ranked runs are refused, `%s`.",
+                  err.name);
+        return;
+    }
+    page_item(p,
+              "A ranked run measures %" PRIu32 " pair%s, each a control leg and then a candidate "
+              "leg. It may be given several goldens, in a number that divides the pairs: "
+              "`OFFICIAL-PAIRS-NOT-A-MULTIPLE-OF-GOLDENS`.",
+              c->official_pairs, c->official_pairs == 1 ? "" : "s");
+    if (c->combine_mean)
+        page_item(p, "The score is the mean of the pairs' composites; every pair must clear the "
+                     "floors.");
+    else
+        page_item(p, "The score is that of the pair with the lower-median composite; the floors "
+                     "are that pair's.");
+}
+
+static void explain_score(const struct page *p, const struct contract *c)
+{
+    struct error err = {0};
+    page_heading(p, 2, "The score");
+    page_item(p, "A gain is the reference's seconds per token over the candidate's.");
+    if (contract_require_weights(c, &err)) {
+        const double sum = c->score_prefill_weight + c->score_decode_weight;
+        page_item(p,
+                  "The score is prefill gain^%.6g x decode gain^%.6g. Twice the decode speed "
+                  "alone is worth %.4f, twice the prefill speed alone %.4f.",
+                  c->score_prefill_weight / sum, c->score_decode_weight / sum,
+                  score_composite(1, 2, c->score_prefill_weight, c->score_decode_weight),
+                  score_composite(2, 1, c->score_prefill_weight, c->score_decode_weight));
+    } else {
+        page_item(p, "The weights are not declared: scored runs are refused, `%s`.", err.name);
+    }
+    explain_pairs(p, c);
+    if (c->has_prefill_floor)
+        page_item(p, "A prefill gain below %.10g fails the run: `performance floor failed`.",
+                  c->prefill_speedup_floor);
+    if (c->has_decode_floor)
+        page_item(p, "A decode gain below %.10g fails the run: `performance floor failed`.",
+                  c->decode_speedup_floor);
+    if (!contract_require_floors(c, &err))
+        page_item(p, "`%s` is not declared: scored runs are refused, `%s`.", err.field, err.name);
+}
+
+static bool require_pairs(const struct contract *c, struct error *err)
+{
+    return contract_require_pairs(c, 1, err);
+}
+
+static bool require_batch(const struct contract *c, struct error *err)
+{
+    return contract_require_batch(c, UINT32_MAX, err);
+}
+
+/* What each question is asked for, and the name that a contract without an answer gets. */
+static void explain_refusals(const struct page *p, const struct contract *c)
+{
+    static const struct {
+        const char *group, *asked_by;
+        bool (*require)(const struct contract *c, struct error *err);
+        enum { ASKED_ALWAYS, ASKED_LIVE, ASKED_STORED } asked;
+    } rows[] = {
+        {"Window shape", "every run", contract_require_window, ASKED_ALWAYS},
+        {"Model shape", "every run", contract_require_model, ASKED_ALWAYS},
+        {"Control leg or stored pair", "every timed run", contract_require_control_leg_rule,
+         ASKED_ALWAYS},
+        {"Official scoring", "ranked runs", contract_require_official_scoring, ASKED_ALWAYS},
+        {"Scoring weights", "scored runs", contract_require_weights, ASKED_ALWAYS},
+        {"Speedup floors", "scored runs", contract_require_floors, ASKED_ALWAYS},
+        {"Pairs", "ranked runs with a control leg", require_pairs, ASKED_LIVE},
+        {"Batch size", "ranked runs", require_batch, ASKED_ALWAYS},
+        {"Stored pair", "runs against a stored pair", contract_require_official_baseline,
+         ASKED_STORED},
+        {"Acceptance bands", "runs against a stored pair", contract_require_bands, ASKED_STORED},
+        {"Batch size with gain exponents", "the older flow's cohort score", contract_require_regime,
+         ASKED_ALWAYS},
+        {"Older paired flow", "`measure-job`, `overlay-timing`", contract_require_paired_flow,
+         ASKED_ALWAYS},
+        {"Capture of a stored pair", "`--capture-baseline`", contract_require_capture,
+         ASKED_ALWAYS},
+    };
+    page_heading(p, 2, "What is refused");
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct error err = {0};
+        const bool live = c->scores_against_live_control_leg;
+        if (rows[i].asked == (live ? ASKED_STORED : ASKED_LIVE))
+            continue;
+        if (rows[i].require(c, &err))
+            page_item(p, "%s (%s): granted.", rows[i].group, rows[i].asked_by);
+        else
+            page_item(p, "%s (%s): refused, `%s`.", rows[i].group, rows[i].asked_by, err.name);
+    }
+}
+
+static void explain_other_keys(const struct page *p, const struct contract *c)
+{
+    struct buffer list = {0};
+    const char *key;
+    json_t *value;
+    json_object_foreach(c->json, key, value) if (contract_key_is_for_others(key))
+        add_quoted(&list, key);
+    if (list.length) {
+        page_heading(p, 2, "For other readers");
+        page_item(p, "The judge knows these keys and does not read them: %s.", list.data);
+    }
+    buffer_free(&list);
+}
+
+void explain_contract(const struct contract *c, bool markdown, struct buffer *out)
+{
+    const struct page p = {markdown, out};
+    struct buffer title = {0};
+    buffer_text(&title, markdown ? "What a run under `" : "What a run under ");
+    page_quote(&title, c->track_id);
+    buffer_text(&title, markdown ? "` does, and what can fail it" : " does, and what can fail it");
+    page_heading(&p, 1, title.data);
+    buffer_free(&title);
+    if (markdown)
+        page_paragraph(&p,
+                       "Written by `benchd explain-contract --markdown` from `contract.json`; do "
+                       "not edit. Every name is explained in `docs/refusals.md`.");
+    explain_track(&p, c);
+    explain_goldens(&p, c);
+    explain_window(&p, c);
+    explain_correctness(&p, c);
+    explain_denominator(&p, c);
+    explain_score(&p, c);
+    explain_refusals(&p, c);
+    explain_other_keys(&p, c);
+}
