@@ -6,6 +6,7 @@
 #include "judge/contract_keys.h"
 #include "judge/explain_page.h"
 #include "judge/gates.h"
+#include "judge/measure.h"
 #include "judge/score.h"
 
 #include <inttypes.h>
@@ -154,12 +155,12 @@ static void explain_window(const struct page *p, const struct contract *c)
                   err.name);
         return;
     }
-    if (c->official_prefill_warmup_runs == 0)
-        page_item(p, "No extra warm-up prefill is asked for.");
-    else
-        page_item(p, "%" PRId64 " extra warm-up prefill%s before the timed one; %s not judged.",
-                  c->official_prefill_warmup_runs, c->official_prefill_warmup_runs == 1 ? "" : "s",
-                  c->official_prefill_warmup_runs == 1 ? "it is" : "they are");
+    const int64_t warmups =
+        c->official_prefill_warmup_runs > 1 ? c->official_prefill_warmup_runs : 1;
+    page_item(p,
+              "First %" PRId64 " warm-up prefill%s and a decode of %d tokens, on prompts made for "
+              "it; not judged.",
+              warmups, warmups == 1 ? "" : "s", MEASURE_WARMUP_DECODE_TOKENS);
     if (c->has_model)
         page_item(p,
                   "Prefill: one prompt of %" PRId64 " tokens. Seconds per token are its time "

@@ -54,13 +54,8 @@ static bool check_contract(struct run *r, struct error *err)
     const struct contract *c = r->contract;
     if (!contract_require_window(c, err) || !contract_require_model(c, err))
         return false;
-    if (!c->has_scores_against_live_control_leg) {
-        error_set(err, "CONTRACT-INVALID",
-                  "the --contract track fixture for \"%s\" declares no "
-                  "scores_against_live_control_leg",
-                  c->track_id);
-        return error_at(err, c->path, "scores_against_live_control_leg", NULL);
-    }
+    if (!contract_require_control_leg_rule(c, err))
+        return false;
     if (c->scores_against_live_control_leg) {
         if (r->o->stored_baseline_given)
             return error_set(err, "STORED-BASELINE-OVERRIDE-REFUSED",
