@@ -6,6 +6,7 @@
 #include "judge/launch.h"
 #include "judge/reply.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -296,22 +297,44 @@ static bool check_may_ask(const struct client *c, enum wire_kind kind, const str
     return true;
 }
 
+/* An engine has seen every prompt, so its own words are a way out for them: what speaks of expected
+ * or actual tokens is withheld as on stderr, and so is what holds more numbers than a message
+ * needs. */
+static const char *engine_text(const struct wire_response *r, struct buffer *out)
+{
+    enum { NUMBERS_MAX = 8 };
+    const char *text = r->error.text != NULL ? r->error.text : "no error text";
+    size_t numbers = 0;
+    for (const char *p = text; *p != '\0'; p++)
+        numbers += isdigit((unsigned char)p[0]) && !isdigit((unsigned char)p[1]);
+    if (numbers > NUMBERS_MAX)
+        buffer_text(out, "engine-text-withheld");
+    else
+        launch_redact(text, strlen(text), out);
+    return out->data != NULL ? out->data : "";
+}
+
+static bool engine_failed(const struct wire_response *r, enum wire_kind kind, struct error *err)
+{
+    struct buffer text = {0};
+    error_set(err, "Engine", "%s: %s", wire_kind_name(kind), engine_text(r, &text));
+    buffer_free(&text);
+    return false;
+}
+
 /* (a) a line the engine could not read, (b) nonce, (c) id, (d) ok. */
 static bool check_envelope(const struct client *c, enum wire_kind kind, int64_t id,
                            const struct wire_response *r, struct error *err)
 {
-    const char *text = r->error.text != NULL ? r->error.text : "no error text";
     if (r->id.value == WIRE_ERROR_ID && !r->ok.value)
-        return error_set(err, "Engine", "%s: %s", wire_kind_name(kind), text);
+        return engine_failed(r, kind, err);
     if (r->nonce.text == NULL || strcmp(r->nonce.text, c->hello.nonce.text) != 0)
-        return error_set(err, "NonceMismatch", "the reply's nonce is \"%s\", the session's \"%s\"",
-                         r->nonce.text != NULL ? r->nonce.text : "", c->hello.nonce.text);
+        return error_set(err, "NonceMismatch", "the reply's nonce is %s",
+                         r->nonce.text != NULL ? "not the session's" : "absent");
     if (r->id.value != id)
         return error_set(err, "Protocol", "response had id %" PRId64 ", expected %" PRId64,
                          r->id.value, id);
-    if (!r->ok.value)
-        return error_set(err, "Engine", "%s: %s", wire_kind_name(kind), text);
-    return true;
+    return r->ok.value || engine_failed(r, kind, err);
 }
 
 static bool is_timed_step(enum wire_kind kind)

@@ -10,12 +10,15 @@
 #define ROW_GOLDEN(name, meaning) {"Goldens and weights", name, meaning},
 #define ROW_SEAL(name, meaning) {"Scores and seals", name, meaning},
 #define ROW_ENGINE(name, meaning) {"The engine and the wire", name, meaning},
+#define ROW_EQUATION(name, meaning) {"Equations of FreeRunConsistency", name, meaning},
+#define ROW_COHORT(name, meaning) {"Cohorts", name, meaning},
 #define ROW_SEMANTIC(name, meaning) {"The judge of meanings", name, meaning},
 #define ROW_RUN(name, meaning) {"Runs", name, meaning},
 
-static const struct refusal table[] = {REFUSALS_INPUT(ROW_INPUT) REFUSALS_CONTRACT(
-    ROW_CONTRACT) REFUSALS_GOLDEN(ROW_GOLDEN) REFUSALS_SEAL(ROW_SEAL) REFUSALS_ENGINE(ROW_ENGINE)
-                                           REFUSALS_SEMANTIC(ROW_SEMANTIC) REFUSALS_RUN(ROW_RUN)};
+static const struct refusal table[] = {
+    REFUSALS_INPUT(ROW_INPUT) REFUSALS_CONTRACT(ROW_CONTRACT) REFUSALS_GOLDEN(ROW_GOLDEN)
+        REFUSALS_SEAL(ROW_SEAL) REFUSALS_ENGINE(ROW_ENGINE) REFUSALS_EQUATION(ROW_EQUATION)
+            REFUSALS_COHORT(ROW_COHORT) REFUSALS_SEMANTIC(ROW_SEMANTIC) REFUSALS_RUN(ROW_RUN)};
 
 const struct refusal *refusals_all(size_t *count)
 {
@@ -34,10 +37,12 @@ const struct refusal *refusals_find(const char *name)
 void refusals_write_markdown(struct buffer *out)
 {
     const char *group = "";
-    buffer_text(out, "# Refusals and failures of the judge\n\n"
-                     "Written by `benchd refusals` from `src/judge/refusals.h`; do not edit. A "
-                     "message begins with its name,\nand `error` in a failed score.json begins "
-                     "with it too.\n");
+    buffer_text(out,
+                "# Refusals and failures of the judge\n\n"
+                "Written by `benchd refusals` from `src/judge/refusals.h`; do not edit. A "
+                "message begins with its name,\nand `error` in a failed score.json begins "
+                "with it too; an equation's name follows `FreeRunConsistency`. The failures of "
+                "the\ncorrectness gates are sentences: [gates.md](gates.md).\n");
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (strcmp(group, table[i].group) != 0) {
             group = table[i].group;

@@ -100,6 +100,44 @@
     X("resident_identity_changed_within_window",                                                   \
       "Two sessions of one window are attached to different resident processes or loads.")
 
+/* What FreeRunConsistency found: the message goes on with one of these (engine-protocol.md
+ * section 7), in the order in which they are checked. */
+#define REFUSALS_EQUATION(X)                                                                       \
+    X("TokenCount", "A free run gave another number of tokens than was asked for.")                \
+    X("CommittedTotal", "committed_total is not that number.")                                     \
+    X("CohortWidth", "tokens_by_stream is not one list for each stream.")                          \
+    X("CohortStreamTokenCount", "A stream gave another number of tokens than was asked for.")      \
+    X("CohortCommittedTotal", "committed_total is not streams times tokens.")                      \
+    X("DraftedLessThanAccepted", "More tokens were accepted than were drafted.")                   \
+    X("AcceptanceSum", "acceptance_lengths do not add up to the tokens of a stream.")              \
+    X("CohortRoundsDisagree", "rounds is not the length of acceptance_lengths.")                   \
+    X("CohortNaturalWidth", "natural_accepted_by_stream is not one list for each stream.")         \
+    X("CohortNaturalRoundCount", "A list of it is not one entry for each round.")                  \
+    X("CohortNaturalBelowCommitted", "A stream accepted less than its round committed.")           \
+    X("CohortActiveStreamsLength", "active_streams_by_round is not one entry for each round.")     \
+    X("CohortActiveStreamsOutOfRange", "A round had no stream active, or more than there are.")    \
+    X("CohortActiveStreamsIncreased", "A stream became active again.")                             \
+    X("RoundCounter", "completed_work of a free run is not its rounds and the seed forward.")      \
+    X("VerifyReplayDisagreementsExceedRejected",                                                   \
+      "More verified tokens disagreed than were rejected.")
+
+/* A cohort's replay and the engine's own per-stream times. */
+#define REFUSALS_COHORT(X)                                                                         \
+    X("StreamCountMismatch", "The replay has another number of streams than the run.")             \
+    X("StreamLengthMismatch", "The replay of a stream is not as long as its run.")                 \
+    X("EmptyStream", "A stream of a cohort committed no token.")                                   \
+    X("CohortEchoDivergence", "The replay judged other tokens than the run committed.")            \
+    X("GateRejected", "A stream differs from the replay in more than 10 % of its tokens.")         \
+    X("NoStreams", "A near-tie record is asked for of a replay without streams.")                  \
+    X("UnusableEnvelope", "A near-tie record is asked for without a usable rel_envelope.")         \
+    X("CapabilityAbsent", "Per-stream times are asked for and not advertised.")                    \
+    X("VectorMissing", "A vector of per-stream times is not in the reply.")                        \
+    X("VectorLength", "A vector of per-stream times is not one for each stream.")                  \
+    X("TokensLenByStreamWidth", "The token counts of the streams are not one for each stream.")    \
+    X("ZeroDuration", "A per-stream time is 0.")                                                   \
+    X("NonPositiveWindow", "A window next to the per-stream times is not above 0.")                \
+    X("ZeroRounds", "Per-stream times are told of a run without rounds.")
+
 /* The organiser's judge of meanings (docs/gates.md). */
 #define REFUSALS_SEMANTIC(X)                                                                       \
     X("SEMANTIC-JUDGE-MISSING",                                                                    \
@@ -134,7 +172,9 @@
 #define JUDGE_REFUSALS(X)                                                                          \
     REFUSALS_INPUT(X)                                                                              \
     REFUSALS_CONTRACT(X)                                                                           \
-    REFUSALS_GOLDEN(X) REFUSALS_SEAL(X) REFUSALS_ENGINE(X) REFUSALS_SEMANTIC(X) REFUSALS_RUN(X)
+    REFUSALS_GOLDEN(X)                                                                             \
+    REFUSALS_SEAL(X) REFUSALS_ENGINE(X) REFUSALS_EQUATION(X) REFUSALS_COHORT(X)                    \
+        REFUSALS_SEMANTIC(X) REFUSALS_RUN(X)
 
 struct refusal {
     const char *group, *name, *meaning;
