@@ -16,11 +16,15 @@ CC = aarch64-linux-gnu-gcc
 SYSROOT ?= build/sysroot-aarch64
 PKG_CFLAGS := -I$(SYSROOT)/usr/include -I$(SYSROOT)/usr/include/aarch64-linux-gnu
 PKG_LIBS := -L$(SYSROOT)/usr/lib/aarch64-linux-gnu -l:libjansson.a -l:libcrypto.a -l:libpcre2-8.a -ldl
+SECCOMP_CFLAGS := $(PKG_CFLAGS)
+SECCOMP_LIBS := -l:libseccomp.a
 PROGRAM_LDFLAGS = -static # programs run anywhere; unit tests need cmocka's shared library
 MACHINE := aarch64
 else
 PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags jansson libcrypto libpcre2-8 2>/dev/null)
 PKG_LIBS := $(shell $(PKG_CONFIG) --libs jansson libcrypto libpcre2-8 2>/dev/null || echo -ljansson -lcrypto -lpcre2-8)
+SECCOMP_CFLAGS := $(shell $(PKG_CONFIG) --cflags libseccomp 2>/dev/null)
+SECCOMP_LIBS := $(shell $(PKG_CONFIG) --libs libseccomp 2>/dev/null || echo -lseccomp)
 MACHINE := $(shell uname -m)
 endif
 
@@ -28,6 +32,8 @@ WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wpointer-arith -Werror
 # No contraction: every fused multiply-add in the arithmetic is written as one.
 CFLAGS += -std=gnu11 $(OPT) -g $(WARN) -ffp-contract=off -fno-strict-aliasing -D_GNU_SOURCE -Isrc $(PKG_CFLAGS)
 LIBS = $(PKG_LIBS) -lpthread -lm
+# The judge's programs, and the tests and fuzz targets that link its library.
+JUDGE_LIBS = $(SECCOMP_LIBS) $(LIBS)
 ifneq ($(SAN),)
 CFLAGS += -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -DMLXFAST_DEBUG
 LDFLAGS += -fsanitize=address,undefined
@@ -80,6 +86,7 @@ fuzz: $(FUZZERS)
 $(BUILD)/%_avx2.o: ISA_FLAGS = -mavx2 -mfma -mf16c
 $(BUILD)/%_avx512.o: ISA_FLAGS = -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx512vnni -mavx512vbmi
 $(BUILD)/src/engine/compute/%.o: OPT = -O3
+$(BUILD)/src/judge/%.o: CFLAGS += $(SECCOMP_CFLAGS)
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -100,13 +107,13 @@ $(ENGINE_A): $(ENGINE_O)
 	$(archive)
 
 $(addprefix $(BUILD)/,$(JUDGE_PROGRAMS)): $(BUILD)/%: $(BUILD)/src/programs/%.o $(JUDGE_A) $(WIRE_A) $(BASE_A)
-	$(CC) $(CFLAGS) $(LDFLAGS) $(PROGRAM_LDFLAGS) $^ $(LIBS) -o $@
+	$(CC) $(CFLAGS) $(LDFLAGS) $(PROGRAM_LDFLAGS) $^ $(JUDGE_LIBS) -o $@
 $(addprefix $(BUILD)/,$(ENGINE_PROGRAMS)): $(BUILD)/%: $(BUILD)/src/programs/%.o $(ENGINE_A) $(WIRE_A) $(BASE_A)
 	$(CC) $(CFLAGS) $(LDFLAGS) $(PROGRAM_LDFLAGS) $^ $(LIBS) -o $@
 
 $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(JUDGE_A) $(ENGINE_A) $(WIRE_A) $(BASE_A)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -lcmocka -o $@
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(JUDGE_LIBS) -lcmocka -o $@
 $(BUILD)/engines/%: $(BUILD)/tests/engines/%.o $(WIRE_A) $(BASE_A)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
@@ -117,7 +124,7 @@ $(BUILD)/tools/%: $(BUILD)/tools/%.o $(ENGINE_A) $(WIRE_A) $(BASE_A)
 # Fuzz targets are built with clang's libFuzzer, library sources included, in their own objects.
 FUZZ_CC ?= clang
 FUZZ_FLAGS = -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
-	-ffp-contract=off -fno-strict-aliasing -D_GNU_SOURCE -DMLXFAST_DEBUG -Isrc $(PKG_CFLAGS)
+	-ffp-contract=off -fno-strict-aliasing -D_GNU_SOURCE -DMLXFAST_DEBUG -Isrc $(PKG_CFLAGS) $(SECCOMP_CFLAGS)
 FUZZ_O := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(call find_c,src/base src/wire src/judge src/engine/checkpoint src/engine/text))
 $(BUILD)/fuzz/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -126,7 +133,7 @@ $(BUILD)/lib/fuzz.a: $(FUZZ_O)
 	$(archive)
 $(BUILD)/fuzz/%: $(BUILD)/fuzz/obj/tests/fuzz/%.o $(BUILD)/lib/fuzz.a
 	@mkdir -p $(@D)
-	$(FUZZ_CC) $(FUZZ_FLAGS) $^ $(LIBS) -o $@
+	$(FUZZ_CC) $(FUZZ_FLAGS) $^ $(JUDGE_LIBS) -o $@
 
 unit: $(UNIT_TESTS)
 	@for t in $(UNIT_TESTS); do $$t || exit 1; done

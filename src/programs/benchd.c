@@ -7,6 +7,7 @@
 #include "judge/iterate.h"
 #include "judge/launch.h"
 #include "judge/overhead.h"
+#include "judge/sandbox.h"
 #include "judge/tools.h"
 
 #include <inttypes.h>
@@ -339,6 +340,8 @@ static void print_usage(FILE *out)
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], SANDBOX_EXEC) == 0)
+        return sandbox_exec_main(argc - 2, argv + 2);
     interrupt_install();
     if (argc < 2) {
         print_usage(stderr);

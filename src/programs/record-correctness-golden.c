@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "judge/record.h"
+#include "judge/sandbox.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,6 +147,8 @@ int main(int argc, char **argv)
     static struct record_prompt prompts[4][PROMPTS_MAX];
     struct record_options o = {0};
     struct error err = {0};
+    if (argc > 1 && strcmp(argv[1], SANDBOX_EXEC) == 0)
+        return sandbox_exec_main(argc - 2, argv + 2);
     interrupt_install();
     switch (options_parse(&command, argc - 1, argv + 1, NULL, &err)) {
     case OPTIONS_HELP:
