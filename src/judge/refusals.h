@@ -59,6 +59,9 @@
     X("GOLDEN-PIN-MISMATCH", "The golden's bytes are not those that were pinned.")                 \
     X("GOLDEN-CARRIES-STORED-BASELINE",                                                            \
       "The golden stores a baseline on a track that measures its own.")                            \
+    X("TAPE-INVALID", "The timed-prompt tape breaks a rule of its schema.")                        \
+    X("TAPE-NOT-SELF-CONSISTENT", "The reference differed from itself when the tape was made.")    \
+    X("TIMED-INPUT-UNKNOWN", "A timed input is neither a tape nor a golden.")                      \
     X("GOLDEN-IN-WEIGHTS", "A golden lies where the engine could read it: in the weights folder.") \
     X("WEIGHTS-INVALID", "The weights folder is not a real folder, or a file it needs is absent.") \
     X("WEIGHTS-TOO-LARGE", "The weights are larger than the limit for a submission.")
