@@ -10,7 +10,10 @@ Model: the recorder's mock. The next token after a context of n tokens that ends
   at               {"kind": K, "number": N}: the N-th request (from 1) of kind K
   do               what happens there: see ACTIONS
   with             argument of the action
+  faults           further [{"at", "do", "with"}, ...]; the first that applies is taken
   spec             "mtp": rounds of speculation with depth 2, echoed
+  cohort           widest cohort: its capabilities, and those of per-stream times and the replay
+  resident         "own": attached to a resident process, another one in each session
 """
 
 import json
@@ -70,15 +73,65 @@ def dripping():
 
 class State:
     context = []
+    streams = []
     work = 0
     wrong = 0
+    near = {"count": 0}
     speculate = False
+
+
+def cohort_begin(q, r):
+    State.streams = [list(s) for s in q["seed_tokens_by_stream"]]
+    seeds = [greedy(s, 1)[0] for s in State.streams]
+    for stream, token in zip(State.streams, seeds):
+        stream.append(token)
+    r["seed_token_by_stream"] = seeds
+    r["effective_batch_size"] = len(seeds)
+    r["prefill_ns_by_stream"] = [1000 + i for i in range(len(seeds))]
+    State.work += 1
+
+
+def cohort_run(q, r):
+    n, width = q["count"], q["batch_size"]
+    r["tokens_by_stream"] = [greedy(s, n) for s in State.streams]
+    r["acceptance_lengths"] = [1] * n
+    r["drafted_total"] = r["accepted_total"] = 0
+    r["committed_total"] = n * width
+    r["effective_batch_size"] = width
+    r["natural_accepted_by_stream"] = [[1] * n for _ in range(width)]
+    r["rounds"] = n
+    r["active_streams_by_round"] = [width] * n
+    r["depth_clamp_reasons"] = {"tail_depth": 1}
+    r["decode_ns_by_stream"] = [1000 * n + i for i in range(width)]
+    State.work += n
+
+
+def replay(q, r):
+    streams = []
+    for slot, (seed, committed) in enumerate(zip(q["replay_seeds_by_stream"],
+                                                 q["committed_by_stream"])):
+        context, positions = list(seed), []
+        for token in committed:
+            positions.append({"committed_token": token,
+                              "sequential_argmax": greedy(context, 1)[0],
+                              "ranked_relative_gaps": [0.0, 0.5], "committed_relative_gap": 0.0})
+            context.append(token)
+        streams.append({"slot": slot, "positions": positions})
+    r["cohort_reference_replay"] = {"rel_envelope": 0.05, "streams": streams}
+    if "replay_width" in q:
+        r["cohort_reference_replay"]["replay_width"] = q["replay_width"]
 
 
 def answer(q):
     kind = q["kind"]
     r = {"id": q["id"], "nonce": NONCE, "ok": True}
-    if kind == "prefill":
+    if "batch_size" in q and kind == "free_decode_begin":
+        cohort_begin(q, r)
+    elif "batch_size" in q and kind == "free_decode_run":
+        cohort_run(q, r)
+    elif kind == "cohort_reference_replay":
+        replay(q, r)
+    elif kind == "prefill":
         r["token"] = greedy(q["prompt_tokens"], 1)[0]
     elif kind in ("decode_begin", "free_decode_begin"):
         State.context = list(q["seed_tokens"])
@@ -164,6 +217,18 @@ def act(name, argument, q):
             else:
                 honest[key] = value
         send(honest)
+    if name == "near_wrong":  # another token is first, the honest one `gap` logits below it
+        token = honest["token"]
+        State.near = {**argument, "count": argument.get("count", 1) - 1}
+        honest["token"] = (token + 1) % V
+        honest["top_logits"] = [{"token": honest["token"], "logit": 8.0},
+                                {"token": token, "logit": 8.0 - argument["gap"]}] + \
+            [{"token": (token + i) % V, "logit": -float(i)} for i in range(2, 8)]
+        send(honest)
+    if name == "say_and_fail":  # lines on stderr, then an error of its own words
+        sys.stderr.write(argument["stderr"] + "\n")
+        sys.stderr.flush()
+        send({"id": q["id"], "nonce": NONCE, "ok": False, "error": argument["error"]})
     if name == "wrong_tokens_from_here":  # that many answers of this kind in a row are wrong
         State.wrong = argument - 1
         name, argument = "wrong_token", 0
@@ -197,30 +262,42 @@ def main():
     if V11:
         hello["capabilities"] = ["free_run_decode"]
         hello["spec_modes"] = ["serial"] + ([script["spec"]] if "spec" in script else [])
+    if "cohort" in script:
+        hello["capabilities"] = ["free_run_decode", "batched_free_run_decode",
+                                 "per_stream_timing", "cohort_reference_replay"]
+        hello["max_batch_size"] = script["cohort"]
+    if script.get("resident") == "own":
+        hello["resident"] = {"pid": os.getpid(), "load_epoch": 1}
     for key, value in script.get("hello", {}).items():
         if value is None:
             hello.pop(key, None)
         else:
             hello[key] = value
-    at = script.get("at", {})
-    if at.get("kind") == "hello":
-        q = {"id": 0, "kind": "phase_diagnostics"}
-        act(script["do"], script.get("with"), q)
-        return
+    faults = [f for f in [script, *script.get("faults", [])] if "at" in f]
+    for fault in faults:
+        if fault["at"]["kind"] == "hello":
+            act(fault["do"], fault.get("with"), {"id": 0, "kind": "phase_diagnostics"})
+            return
     if "hello_raw" in script:
         send_raw(script["hello_raw"].encode("latin-1"))
     else:
         send(hello)
     seen = {}
+    running = None  # the kind in whose answers a fault goes on
     for line in sys.stdin:
         q = json.loads(line)
         kind = q["kind"]
         seen[kind] = seen.get(kind, 0) + 1
-        if kind == at.get("kind") and seen[kind] == at.get("number", 1):
-            act(script["do"], script.get("with"), q)
-        elif State.wrong > 0 and kind == at.get("kind"):
+        fault = next((f for f in faults if f["at"]["kind"] == kind and
+                      f["at"].get("number", 1) == seen[kind]), None)
+        if fault is not None:
+            running = kind
+            act(fault["do"], fault.get("with"), q)
+        elif State.wrong > 0 and kind == running:
             State.wrong -= 1
             act("wrong_token", 0, q)
+        elif State.near["count"] > 0 and kind == running:
+            act("near_wrong", State.near, q)
         else:
             send(answer(q))
 
