@@ -155,6 +155,16 @@
     X("SEMANTIC-DETOKENIZE-FAILED",                                                                \
       "The command that turns an answer's tokens into text fails, stalls, or writes no text.")
 
+/* Runner manifests, and the six checks of a hello against one. */
+#define REFUSALS_MANIFEST(X)                                                                       \
+    X("MANIFEST-INVALID", "A runner manifest breaks a rule of its schema.")                        \
+    X("spec_modes_declared", "The hello lists a speculation mode that no decoder declares.")       \
+    X("capabilities_derived", "The hello's capabilities are not those of the manifest's regimes.") \
+    X("max_batch_size_derived", "The hello's max_batch_size is not the widest regime's.")          \
+    X("backend_matches", "The hello's backend is not the manifest's.")                             \
+    X("runner_identity_present", "The hello carries no runner.")                                   \
+    X("manifest_digest_matches", "The hello's digest is not that of the manifest's bytes.")
+
 /* Runs. */
 #define REFUSALS_RUN(X)                                                                            \
     X("TokenMismatch", "A token of a timed phase is not the golden's.")                            \
@@ -176,8 +186,9 @@
     REFUSALS_INPUT(X)                                                                              \
     REFUSALS_CONTRACT(X)                                                                           \
     REFUSALS_GOLDEN(X)                                                                             \
-    REFUSALS_SEAL(X) REFUSALS_ENGINE(X) REFUSALS_EQUATION(X) REFUSALS_COHORT(X)                    \
-        REFUSALS_SEMANTIC(X) REFUSALS_RUN(X)
+    REFUSALS_SEAL(X)                                                                               \
+    REFUSALS_ENGINE(X) REFUSALS_EQUATION(X) REFUSALS_COHORT(X) REFUSALS_SEMANTIC(X)                \
+        REFUSALS_MANIFEST(X) REFUSALS_RUN(X)
 
 struct refusal {
     const char *group, *name, *meaning;

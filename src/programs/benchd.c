@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/number.h"
 #include "base/options.h"
+#include "judge/conformance.h"
 #include "judge/iterate.h"
 #include "judge/launch.h"
 #include "judge/overhead.h"
@@ -315,6 +316,9 @@ static const struct {
     int (*run)(int argc, char **argv);
 } subcommands[] = {
     {"iterate", "times one engine, checks every token, seals the score", run_iterate},
+    {"correctness", "runs a golden's correctness set with one engine", correctness_main},
+    {"conformance", "tries an engine with every verb and every fault of the protocol",
+     conformance_main},
     {"official", "points to iterate --mode official", run_official},
     {"transform", "not implemented in this wave", run_transform},
     {"submit", "not implemented in this wave", run_submit},
