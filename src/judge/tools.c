@@ -331,20 +331,29 @@ static void say_missing(const char *name)
 int tool_harness_hash(int argc, char **argv)
 {
     static const char tool[] = "harness-hash";
-    const struct command command = {
-        "benchd harness-hash",
-        "Prints the SHA-256 of the harness in the working directory.",
-        "Roots that are not there are named on stderr and skipped.\n"
-        "Exit: 0, 1 a file cannot be read or there is no harness here, 2 usage.",
-        NULL,
-        NULL,
-        0};
+    bool legacy = false;
+    const struct option_spec options[] = {
+        {"--legacy-absolute-paths", OPTION_SWITCH, false, NULL,
+         "The original's form: its roots, absolute paths, no separators. Depends on where the tree "
+         "lies; for comparing with published scores.",
+         &legacy, NULL, 0, 0},
+    };
+    const struct command command = {"benchd harness-hash",
+                                    "Prints the SHA-256 of the harness in the working directory.",
+                                    "Roots that are not there are named on stderr and skipped.\n"
+                                    "Exit: 0, 1 a file cannot be read or there is no harness here, "
+                                    "2 usage. The original's form "
+                                    "passes over what it cannot read.",
+                                    NULL,
+                                    options,
+                                    COUNT_OF(options)};
     int code;
     struct error err = {0};
     struct tree_digest digest;
     if (!tool_parse(&command, tool, argc, argv, NULL, &code))
         return code;
-    if (!harness_hash(".", say_missing, &digest, &err)) {
+    if (legacy ? !harness_hash_legacy(say_missing, digest.sha256, &err)
+               : !harness_hash(".", say_missing, &digest, &err)) {
         tool_complain(tool, &err);
         return TOOL_REJECTED;
     }
@@ -383,6 +392,7 @@ static const struct tool tools[] = {
     {"validate-weights", "checks the shape of a weights folder", false, tool_validate_weights},
     {"weights-digest", "prints the digest of a weights folder", false, tool_weights_digest},
     {"harness-hash", "prints the digest of the harness", false, tool_harness_hash},
+    {"prefill-decompose", "splits the time of a prefill", false, tool_prefill_decompose},
     {"explain-contract", "says what a run under a contract does", false, tool_explain_contract},
     {"refusals", "prints the table of refusal names", true, tool_refusals},
 };
