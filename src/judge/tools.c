@@ -392,6 +392,7 @@ static const struct tool tools[] = {
     {"validate-weights", "checks the shape of a weights folder", false, tool_validate_weights},
     {"weights-digest", "prints the digest of a weights folder", false, tool_weights_digest},
     {"harness-hash", "prints the digest of the harness", false, tool_harness_hash},
+    {"parity-diff", "compares two score files field by field", false, tool_parity_diff},
     {"prefill-decompose", "splits the time of a prefill", false, tool_prefill_decompose},
     {"explain-contract", "says what a run under a contract does", false, tool_explain_contract},
     {"refusals", "prints the table of refusal names", true, tool_refusals},

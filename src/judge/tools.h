@@ -14,6 +14,7 @@ int tool_validate_weights(int argc, char **argv);  /* the same */
 int tool_weights_digest(int argc, char **argv);    /* 0, 2 usage, 3 I/O */
 int tool_harness_hash(int argc, char **argv);      /* 0, 1 failed, 2 usage */
 int tool_explain_contract(int argc, char **argv);  /* 0, 1 refused contract, 2 usage, 3 I/O */
+int tool_parity_diff(int argc, char **argv);       /* 0 same, 1 differ, 2 usage, 3 I/O */
 int tool_prefill_decompose(int argc, char **argv); /* 0, 1 above the limit or failed, 2 usage */
 int tool_refusals(int argc, char **argv);          /* docs/refusals.md on stdout */
 
