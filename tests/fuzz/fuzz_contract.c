@@ -1,6 +1,7 @@
 /* Any bytes into the contract loader; what is accepted must answer its resolvers without trouble
  * and hold its ranges. */
 #include "judge/contract.h"
+#include "judge/explain.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -36,6 +37,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (contract_require_official_baseline(c, &err))
         require(c->has_bands && !c->scores_against_live_control_leg);
     contract_require_bands(c, &err);
+    contract_require_paired_flow(c, &err);
+    contract_require_capture(c, &err);
+    require(contract_require_official_scoring(c, &err) == c->official_scoring_enabled);
+    require(contract_require_control_leg_rule(c, &err) == c->has_scores_against_live_control_leg);
+    if (contract_require_pairs(c, 2, &err))
+        require(c->official_pairs >= 2 && c->official_pairs % 2 == 0);
+    if (contract_require_batch(c, 8, &err))
+        require(c->scored_batch_size >= 1 && c->scored_batch_size <= 8);
+    require(!c->has_mismatch_logit_gap ||
+            (isfinite(c->mismatch_logit_gap) && c->mismatch_logit_gap >= 0));
+    struct buffer page = {0};
+    explain_contract(c, size % 2 == 0, &page);
+    require(page.length > 0);
+    buffer_free(&page);
     json_decref(contract_sources(c));
     contract_free(c);
     return 0;
