@@ -127,6 +127,112 @@ static bool anchor_passes(const struct golden_anchor *a, struct wire_top_logit *
     return o.passed;
 }
 
+/* 64 steps; at each of `wrong` of them the expected token 6 stands `distance` logits below the
+ * first. */
+static struct gate_outcome gap_with(double gap, int wrong, struct wire_top_logit *e)
+{
+    struct gate_outcome o;
+    const struct wire_top_logits t = list_of(e, 8);
+    gate_base_begin(&o);
+    gate_base_demand_gap(&o, gap);
+    for (int i = 0; i < STEPS; i++)
+        gate_base_step(&o, i, 5, &t, i >= 20 && i < 20 + wrong ? 6 : 5, VOCAB);
+    gate_base_end(&o, STEPS);
+    return o;
+}
+
+static void base_gap(void **state)
+{
+    (void)state;
+    struct wire_top_logit e[8];
+    fresh(e); /* the expected token 6 is 1.0 below the reported 5 */
+    struct gate_outcome o = gap_with(1.0, 6, e);
+    assert_true(o.passed); /* at the bound, and inside the budget */
+    assert_int_equal(o.mismatches, 6);
+    o = gap_with(0.999, 1, e);
+    assert_false(o.passed); /* just outside, though one mismatch is far inside the budget */
+    assert_true(o.beyond_gap);
+    assert_int_equal(o.step, 20);
+    assert_int_equal(o.expected, 6);
+    assert_int_equal(o.actual, 5);
+    assert_int_equal(o.checked_steps, 21);
+    o = gap_with(0.999, 0, e);
+    assert_true(o.passed); /* nothing to be near to */
+    o = gap_with(1.0, 7, e);
+    assert_false(o.passed); /* near, but too many */
+    assert_false(o.beyond_gap);
+    o = gap_with(0.5, 7, e);
+    assert_false(o.passed); /* both: the budget is told */
+    assert_false(o.beyond_gap);
+    e[1].logit = 8.0 - 0.9e-6;
+    o = gap_with(0, 6, e);
+    assert_true(o.passed); /* a tie is no mismatch */
+    assert_int_equal(o.mismatches, 0);
+    e[1].logit = 8.0 - 1.1e-6;
+    o = gap_with(0, 1, e);
+    assert_false(o.passed); /* 0: only a tie is near */
+}
+
+static void base_gap_needs_trusted_logits(void **state)
+{
+    (void)state;
+    struct wire_top_logit e[8];
+    fresh(e);
+    e[7].logit = NAN;
+    struct gate_outcome o = gap_with(100, 1, e);
+    assert_false(o.passed);
+    assert_true(o.beyond_gap);
+    fresh(e);
+    e[1].token = 40; /* the expected token is not among the eight */
+    o = gap_with(100, 1, e);
+    assert_false(o.passed);
+    /* The first mismatch beyond the gap is told, not the first mismatch. */
+    fresh(e);
+    const struct wire_top_logits t = list_of(e, 8);
+    gate_base_begin(&o);
+    gate_base_demand_gap(&o, 2.0);
+    gate_base_step(&o, 0, 5, &t, 6, VOCAB);
+    gate_base_step(&o, 1, 5, &t, 8, VOCAB); /* 3.0 below */
+    gate_base_step(&o, 2, 5, &t, 9, VOCAB);
+    gate_base_end(&o, STEPS);
+    assert_false(o.passed);
+    assert_int_equal(o.mismatches, 3);
+    assert_int_equal(o.step, 1);
+    assert_int_equal(o.expected, 8);
+}
+
+/* The bound itself passes, the next double above it does not. */
+static void limits_at_the_last_bit(void **state)
+{
+    (void)state;
+    struct wire_top_logit e[8];
+    fresh(e);
+    e[0].logit = GATE_TIE_TOLERANCE;
+    for (int i = 1; i < 8; i++)
+        e[i].logit = -i;
+    e[1].logit = 0;
+    const struct wire_top_logits t = list_of(e, 8);
+    assert_true(gate_tie_accepts(&t, 5, 6, VOCAB));
+    e[0].logit = nextafter(GATE_TIE_TOLERANCE, 1);
+    assert_false(gate_tie_accepts(&t, 5, 6, VOCAB));
+    e[0].logit = 0.1;
+    assert_true(gap_with(0.1, 6, e).passed);
+    e[0].logit = nextafter(0.1, 1);
+    assert_false(gap_with(0.1, 1, e).passed);
+    struct golden_anchor a = {.expected_token = 6,
+                              .has_rank = true,
+                              .max_expected_rank = 2,
+                              .has_delta = true,
+                              .max_top_logit_delta = 0.1};
+    struct gate_outcome o;
+    e[0].logit = 0.1;
+    gate_anchor(&o, &a, &t, VOCAB);
+    assert_true(o.passed);
+    e[0].logit = nextafter(0.1, 1);
+    gate_anchor(&o, &a, &t, VOCAB);
+    assert_false(o.passed);
+}
+
 static void anchors(void **state)
 {
     (void)state;
@@ -247,6 +353,9 @@ int main(void)
         cmocka_unit_test(trusted_lists),
         cmocka_unit_test(ties),
         cmocka_unit_test(base_budget),
+        cmocka_unit_test(base_gap),
+        cmocka_unit_test(base_gap_needs_trusted_logits),
+        cmocka_unit_test(limits_at_the_last_bit),
         cmocka_unit_test(anchors),
         cmocka_unit_test(anchor_rank_and_delta),
         cmocka_unit_test(anchor_takes_the_argmax_of_the_list),
