@@ -21,9 +21,11 @@ void gates_failure_text(const struct gates_result *g, struct buffer *out)
                           s->ttft_count);
         return;
     }
-    buffer_text(out, "case ");
-    seal_scrub(g->first_failing_case, out);
-    buffer_printf(out, ", step %" PRId64, g->first_failure.step);
+    struct buffer name = {0};
+    seal_scrub(g->first_failing_case, &name);
+    buffer_printf(out, "case %s, step %" PRId64, name.data != NULL ? name.data : "",
+                  g->first_failure.step);
+    buffer_free(&name);
 }
 
 static void seal_semantic(const struct gates_semantic *s, struct score_document *d)
