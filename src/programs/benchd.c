@@ -78,8 +78,9 @@ static const struct option_spec iterate_specs[] = {
      "score.local-iterate.json in local-iterate, else score.json.",
      &f.score_path, NULL, 0, 0},
     {"--strict", OPTION_SWITCH, false, NULL,
-     "Local modes: run anchors, free runs and behaviour cases as well as base cases.", &f.strict,
-     NULL, 0, 0},
+     "Local modes: run anchors, free runs, behaviour cases and cases judged by their meaning as "
+     "well as base cases.",
+     &f.strict, NULL, 0, 0},
     {"--engine-resource", OPTION_LIST, false, "NAME=PATH",
      "Forwarded to the worker as --resource NAME=PATH.", &f.resources, NULL, 0, 0},
     {"--candidate-spec", OPTION_TEXT, false, "JSON",
@@ -126,7 +127,9 @@ static const struct command iterate_command = {
              "contract where set; MLXFAST_HELLO_TIMEOUT_S (600), MLXFAST_REPLY_TIMEOUT_S (600) and "
              "MLXFAST_BARRIER_TIMEOUT_S (60) bound every read from the engine; "
              "MLXFAST_RUN_CEILING_S (0.1336139485703125) is the seconds per token whose fourfold "
-             "bounds the timed decode; MLXFAST_COMMIT_SHA names the commit.",
+             "bounds the timed decode; MLXFAST_COMMIT_SHA names the commit; "
+             "MLXFAST_SEMANTIC_JUDGE_CMD, MLXFAST_SEMANTIC_JUDGE_TIMEOUT_S (120) and "
+             "MLXFAST_DETOKENIZE_CMD judge answers by their meaning (docs/gates.md).",
     .options = iterate_specs,
     .option_count = sizeof iterate_specs / sizeof *iterate_specs};
 
