@@ -64,3 +64,4 @@ record "$out/public.golden.json" "$work/public.screen.json" \
 /usr/bin/python3 "$here/tools/make-track/fill_contract.py" "$track/contract.json" \
     "$out/contract.json" "$revision" "$out/pool"
 /usr/bin/python3 "$here/tools/make-track/screen_table.py" "$work"/*.screen.json >"$out/SCREEN.md"
+"$build/benchd" explain-contract --markdown "$out/contract.json" >"$out/CONTRACT.md"
