@@ -26,6 +26,7 @@
 
 enum role {
     ROLE_NONE,
+    ROLE_PARENT,
     ROLE_JUDGE,
     ROLE_ENGINE,
     ROLE_TREE,
@@ -72,6 +73,8 @@ static const struct row {
     {0, 0, ROLE_NONE, {"--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"}},
     {0, 0, ROLE_NONE, {"--ro-bind-try", "/etc/alternatives", "/etc/alternatives"}},
     {0, 0, ROLE_NONE, {"--proc", "/proc"}},
+    {0, 0, ROLE_NONE, {"--perms", "1777", "--size", TMP_BYTES_TEXT, "--tmpfs", TMP_INSIDE}},
+    {0, 0, ROLE_PARENT, {"--perms", "0755", "--dir", "<parent of what follows>"}},
     {0, 0, ROLE_NONE, {"--ro-bind-try", "/sys/devices/system/cpu", "/sys/devices/system/cpu"}},
     {0, 0, ROLE_NONE, {"--ro-bind-try", "/sys/devices/system/node", "/sys/devices/system/node"}},
     {SANDBOX_GPU, 0, ROLE_NONE, {"--ro-bind-try", "/sys/bus/pci", "/sys/bus/pci"}},
@@ -81,7 +84,6 @@ static const struct row {
     {0, 0, ROLE_NONE, {"--dev-bind", "/dev/urandom", "/dev/urandom"}},
     {0, 0, ROLE_NONE, {"--symlink", "/proc/self/fd", "/dev/fd"}},
     {SANDBOX_GPU, 0, ROLE_GPU, {"--dev-bind", "<gpu>", "<gpu>"}},
-    {0, 0, ROLE_NONE, {"--perms", "1777", "--size", TMP_BYTES_TEXT, "--tmpfs", TMP_INSIDE}},
     {0, 0, ROLE_JUDGE, {"--ro-bind", "<judge>", JUDGE_INSIDE}},
     {0, 0, ROLE_TREE, {"--ro-bind", "<engine tree>", "<engine tree at>"}},
     {0, 0, ROLE_WEIGHTS, {"--ro-bind", "<weights>", "<weights at>"}},
@@ -113,8 +115,10 @@ const char *sandbox_policy_text(struct arena *a, unsigned features)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (!row_applies(&rows[i], features))
             continue;
-        buffer_text(&b, rows[i].role > ROLE_WEIGHTS || rows[i].role == ROLE_TREE ? "bwrap, each:"
-                                                                                 : "bwrap:");
+        buffer_text(&b, rows[i].role > ROLE_WEIGHTS || rows[i].role == ROLE_TREE ||
+                                rows[i].role == ROLE_PARENT
+                            ? "bwrap, each:"
+                            : "bwrap:");
         for (size_t w = 0; w < ROW_WORDS && rows[i].words[w] != NULL; w++)
             buffer_printf(&b, " %s", rows[i].words[w]);
         buffer_char(&b, '\n');
@@ -162,6 +166,19 @@ static void path_add(struct builder *b, enum role role, const char *real, const 
         p->room = room;
     }
     p->items[p->count++] = (struct bound){real, at};
+}
+
+/* The folders above a path, outermost first: bubblewrap would make them for its own user alone. */
+static void parents_add(struct builder *b, const char *at)
+{
+    for (const char *slash = strchr(at + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        const char *folder = arena_strndup(b->a, at, (size_t)(slash - at));
+        bool known = strcmp(folder, TMP_INSIDE) == 0 || strcmp(folder, "/proc") == 0;
+        for (size_t i = 0; !known && i < b->paths[ROLE_PARENT].count; i++)
+            known = strcmp(b->paths[ROLE_PARENT].items[i].at, folder) == 0;
+        if (!known)
+            path_add(b, ROLE_PARENT, folder, folder);
+    }
 }
 
 static const char *real_path(struct arena *a, const char *path)
@@ -265,6 +282,7 @@ static bool show(struct builder *b, enum role role, const char *path, const char
         return false;
     const char *inside = path_inside(b->a, path, real);
     path_add(b, role, real, inside);
+    parents_add(b, inside);
     if (at != NULL)
         *at = inside;
     return true;
@@ -557,6 +575,11 @@ static bool collect(struct builder *b, struct sandbox_plan *p, const char *engin
     if (self == NULL)
         return error_set(err, "SANDBOX-UNAVAILABLE", "/proc is not there");
     path_add(b, ROLE_JUDGE, self, JUDGE_INSIDE);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].role == ROLE_NONE && rows[i].words[1] != NULL && rows[i].words[2] != NULL &&
+            rows[i].words[2][0] == '/')
+            parents_add(b, rows[i].words[2]);
+    parents_add(b, JUDGE_INSIDE);
     if (access(engine, X_OK) != 0 || file_is_directory(engine) ||
         !show(b, ROLE_ENGINE, engine, &p->engine)) {
         error_set(err, "NoExecutable", "the engine is no executable file");

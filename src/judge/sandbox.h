@@ -27,8 +27,7 @@ enum sandbox_feature {
 };
 
 enum {
-    SANDBOX_NOFILE = 1023,    /* open files: 0 to 1022 */
-    SANDBOX_ENGINE_FD = 1023, /* so the one descriptor that may be executed lies beyond them */
+    SANDBOX_NOFILE = 1024, /* open files */
     SANDBOX_THREADS = 4096,
     SANDBOX_TMP_BYTES = 256 << 20,
     SANDBOX_FILE_BYTES = 256 << 20,

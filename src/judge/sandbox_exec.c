@@ -3,9 +3,11 @@
  * child installs the filters and becomes the engine; the parent only waits, and passes the status
  * on.
  *
- * The one execution after the filters are in force goes through execveat on descriptor 1023, which
- * is closed by it. No later one can exist: the limit of open files is 1023, so there is no way to
- * have a descriptor of that number again, and nothing in here may raise a limit. */
+ * The one execution after the filters are in force is an execveat that waits for the first
+ * process to let it pass. The first process does so once, for its own child, which is still this
+ * program then, and closes the descriptor on which such questions arrive: from then on the kernel
+ * answers every execveat with ENOSYS, and every execve with EPERM. No rule on the arguments would
+ * do instead: the engine chooses its arguments, and a path is only a pointer to a filter. */
 #include "judge/sandbox.h"
 
 #include "base/arena.h"
@@ -21,6 +23,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -154,22 +157,6 @@ static void set_limits(uint64_t data_bytes)
     limit(RLIMIT_NOFILE, SANDBOX_NOFILE, "open files");
 }
 
-/* The descriptor that may be executed, before the limit puts its number out of reach. */
-static void place_engine(int fd)
-{
-    struct rlimit now;
-    if (getrlimit(RLIMIT_NOFILE, &now) != 0)
-        stop("cannot read the limit of", "open files");
-    if (now.rlim_cur < SANDBOX_ENGINE_FD + 1) {
-        now.rlim_cur = SANDBOX_ENGINE_FD + 1;
-        if (setrlimit(RLIMIT_NOFILE, &now) != 0)
-            stop("fewer open files are allowed than the sandbox needs (1024)", NULL);
-    }
-    if (dup3(fd, SANDBOX_ENGINE_FD, O_CLOEXEC) < 0)
-        stop("cannot place the engine's descriptor", NULL);
-    close(fd);
-}
-
 static void drop_root(void)
 {
     if (setgroups(0, NULL) != 0 || setresgid(SANDBOX_NOBODY, SANDBOX_NOBODY, SANDBOX_NOBODY) != 0 ||
@@ -179,21 +166,70 @@ static void drop_root(void)
 
 /* ---- the two processes ---- */
 
-static _Noreturn void become_engine(struct command_line *c, unsigned features)
+static void close_from(int first)
 {
+    if (syscall(SYS_close_range, (unsigned)first, ~0u, 0u) != 0)
+        for (int fd = first; fd < SANDBOX_NOFILE; fd++)
+            close(fd);
+}
+
+union control { /* room and alignment for one descriptor */
+    char bytes[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr header;
+};
+
+static bool send_descriptor(int socket, int fd)
+{
+    char byte = 0;
+    union control c = {{0}};
+    struct iovec data = {&byte, 1};
+    struct msghdr m = {.msg_iov = &data,
+                       .msg_iovlen = 1,
+                       .msg_control = c.bytes,
+                       .msg_controllen = sizeof c.bytes};
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+    h->cmsg_level = SOL_SOCKET;
+    h->cmsg_type = SCM_RIGHTS;
+    h->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(h), &fd, sizeof fd);
+    return sendmsg(socket, &m, MSG_NOSIGNAL) == 1;
+}
+
+static int receive_descriptor(int socket)
+{
+    char byte;
+    int fd = -1;
+    union control c = {{0}};
+    struct iovec data = {&byte, 1};
+    struct msghdr m = {.msg_iov = &data,
+                       .msg_iovlen = 1,
+                       .msg_control = c.bytes,
+                       .msg_controllen = sizeof c.bytes};
+    if (recvmsg(socket, &m, MSG_CMSG_CLOEXEC) == 1 && CMSG_FIRSTHDR(&m) != NULL)
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+    return fd;
+}
+
+static _Noreturn void become_engine(struct command_line *c, unsigned features, int engine,
+                                    int socket)
+{
+    int listener = -1;
     unsetenv("PWD"); /* bubblewrap's */
-    if (!sandbox_filter_install(features))
+    if (!sandbox_filter_install(features, &listener) || !send_descriptor(socket, listener))
         stop("cannot install the filters", NULL);
-    syscall(SYS_execveat, SANDBOX_ENGINE_FD, "", c->argv, environ, AT_EMPTY_PATH);
+    close(listener);
+    close(socket);
+    syscall(SYS_execveat, engine, "", c->argv, environ, AT_EMPTY_PATH);
     stop("cannot execute", c->argv[0]);
 }
 
-static _Noreturn void wait_for_engine(pid_t engine)
+static _Noreturn void wait_for_engine(pid_t engine, int socket)
 {
+    const int listener = receive_descriptor(socket);
+    if (listener >= 0) /* a failure shows as the engine's: its execution is then ENOSYS */
+        (void)sandbox_filter_pass_once(listener, engine);
     /* The engine's pipes are its own: they close when it closes them. */
-    for (int fd = 0; fd <= 2; fd++)
-        close(fd);
-    close(SANDBOX_ENGINE_FD);
+    close_from(0);
     if (!sandbox_filter_install_init())
         _exit(EXIT_INSIDE);
     for (;;) {
@@ -210,33 +246,36 @@ int sandbox_exec_main(int argc, char **argv)
 {
     uint64_t features, data_bytes;
     struct command_line c = {0};
+    int engine = -1, ends[2];
     if (argc < 3 || !number_uint64(argv[0], 255, &features) ||
         !number_uint64(argv[1], UINT64_MAX, &data_bytes)) {
         fprintf(stderr, "sandbox: this is the inner half of the sandbox; benchd starts it\n");
         return 2;
     }
     const bool check = strcmp(argv[2], "--check") == 0;
+    close_from(3); /* what bubblewrap leaves open */
     c.count = (size_t)argc - 2;
     c.argv = argv + 2;
     if (!check)
-        place_engine(open_engine(&c));
+        engine = open_engine(&c);
     set_limits(data_bytes);
     if (features & SANDBOX_AS_ROOT)
         drop_root();
     /* After the change of user, which clears it. Not dumpable: the engine, which has the same uid,
      * cannot look into this process or change it. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-        prctl(PR_SET_DUMPABLE, 0) != 0)
+        prctl(PR_SET_DUMPABLE, 0) != 0 ||
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         stop("cannot give up rights", NULL);
-    if (check) {
-        if (!sandbox_filter_install((unsigned)features))
-            stop("cannot install the filters", NULL);
-        _exit(0);
-    }
-    const pid_t engine = fork();
-    if (engine < 0)
+    const pid_t pid = fork();
+    if (pid < 0)
         stop("cannot make the engine's process", NULL);
-    if (engine == 0)
-        become_engine(&c, (unsigned)features);
-    wait_for_engine(engine);
+    if (pid == 0 && check) {
+        int listener = -1;
+        _exit(sandbox_filter_install((unsigned)features, &listener) ? 0 : EXIT_INSIDE);
+    }
+    if (pid == 0)
+        become_engine(&c, (unsigned)features, engine, ends[1]);
+    close(ends[1]);
+    wait_for_engine(pid, ends[0]);
 }

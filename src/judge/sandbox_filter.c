@@ -10,6 +10,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 /* Names that a libseccomp or an architecture does not know are passed over: they then do not exist
  * for the engine. clone3 is not here on purpose: its flags lie in memory, where a filter cannot
@@ -168,18 +169,6 @@ static const struct conditional {
     struct scmp_arg_cmp args[1];
 } conditional[] = {
     {"clone", "without CLONE_THREAD", 0, 0, 1, {{0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0}}},
-    {"execveat",
-     "of a descriptor other than 1023",
-     0,
-     0,
-     1,
-     {{0, SCMP_CMP_NE, SANDBOX_ENGINE_FD, 0}}},
-    {"execveat",
-     "with flags other than AT_EMPTY_PATH",
-     0,
-     0,
-     1,
-     {{4, SCMP_CMP_NE, AT_EMPTY_PATH, 0}}},
     {"mmap",
      "shared and anonymous (no limit would count it)",
      0,
@@ -240,12 +229,14 @@ static scmp_filter_ctx begin(uint32_t otherwise)
     return f;
 }
 
-static bool finish(scmp_filter_ctx f, int code)
+static bool finish(scmp_filter_ctx f, int code, int *listener)
 {
     if (f == NULL)
         code = -ENOMEM;
     if (code == 0)
         code = seccomp_load(f);
+    if (code == 0 && listener != NULL)
+        *listener = seccomp_notify_fd(f);
     if (f != NULL)
         seccomp_release(f);
     errno = -code;
@@ -261,10 +252,10 @@ static bool install_allowed(unsigned features)
     for (size_t i = 0; f != NULL && code == 0 && i < COUNT(featured); i++)
         if (features & featured[i].feature)
             code = add(f, SCMP_ACT_ALLOW, featured[i].name, 0, NULL);
-    return finish(f, code);
+    return finish(f, code, NULL);
 }
 
-static bool install_denied(unsigned features)
+static bool install_denied(unsigned features, int *listener)
 {
     scmp_filter_ctx f = begin(SCMP_ACT_ALLOW);
     const uint32_t refuse = SCMP_ACT_ERRNO(EPERM);
@@ -277,13 +268,33 @@ static bool install_denied(unsigned features)
     for (size_t i = 0; f != NULL && code == 0 && i < COUNT(conditional); i++)
         if (applies(&conditional[i], features))
             code = add(f, refuse, conditional[i].name, conditional[i].count, conditional[i].args);
-    return finish(f, code);
+    if (f != NULL && code == 0)
+        code = add(f, SCMP_ACT_NOTIFY, "execveat", 0, NULL);
+    return finish(f, code, listener);
 }
 
-bool sandbox_filter_install(unsigned features)
+bool sandbox_filter_install(unsigned features, int *listener)
 {
     /* Where both refuse, the kernel takes the answer of the one installed last. */
-    return install_allowed(features) && install_denied(features);
+    return install_allowed(features) && install_denied(features, listener);
+}
+
+bool sandbox_filter_pass_once(int listener, pid_t pid)
+{
+    struct seccomp_notif *asked = NULL;
+    struct seccomp_notif_resp *answer = NULL;
+    bool ok = seccomp_notify_alloc(&asked, &answer) == 0 &&
+              seccomp_notify_receive(listener, asked) == 0 && asked->pid == (uint32_t)pid &&
+              asked->data.nr == seccomp_syscall_resolve_name("execveat");
+    if (ok) {
+        answer->id = asked->id;
+        answer->flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+        ok = seccomp_notify_respond(listener, answer) == 0;
+    }
+    if (asked != NULL)
+        seccomp_notify_free(asked, answer);
+    close(listener);
+    return ok;
 }
 
 bool sandbox_filter_install_init(void)
@@ -294,7 +305,7 @@ bool sandbox_filter_install_init(void)
     int code = 0;
     for (size_t i = 0; f != NULL && code == 0 && i < COUNT(needed); i++)
         code = add(f, SCMP_ACT_ALLOW, needed[i], 0, NULL);
-    return finish(f, code);
+    return finish(f, code, NULL);
 }
 
 void sandbox_filter_describe(unsigned features, struct buffer *out)
@@ -310,5 +321,7 @@ void sandbox_filter_describe(unsigned features, struct buffer *out)
             buffer_printf(out, "seccomp %s, %s: EPERM\n", conditional[i].name, conditional[i].text);
     for (size_t i = 0; i < COUNT(allowed); i++)
         buffer_printf(out, "seccomp %s: allowed\n", allowed[i]);
-    buffer_text(out, "seccomp, every other call: ENOSYS\n");
+    buffer_text(out, "seccomp execveat: once, by the trusted process that becomes the engine; then "
+                     "ENOSYS\n"
+                     "seccomp, every other call: ENOSYS\n");
 }

@@ -8,6 +8,7 @@
 #include "judge/iterate.h"
 #include "judge/launch.h"
 #include "judge/overhead.h"
+#include "judge/probe.h"
 #include "judge/sandbox.h"
 #include "judge/tools.h"
 
@@ -325,6 +326,7 @@ static const struct {
     {"official", "points to iterate --mode official", run_official},
     {"transform", "not implemented in this wave", run_transform},
     {"submit", "not implemented in this wave", run_submit},
+    {"probe-sandbox", "tries what an engine must not do, inside its sandbox", probe_command},
     {"judge-overhead", NULL, run_overhead},
 };
 
@@ -349,6 +351,8 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], SANDBOX_EXEC) == 0)
         return sandbox_exec_main(argc - 2, argv + 2);
+    if (argc > 1 && strcmp(argv[1], PROBE_ROLE) == 0)
+        return probe_role_main(argc - 2, argv + 2);
     interrupt_install();
     if (argc < 2) {
         print_usage(stderr);
