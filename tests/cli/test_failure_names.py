@@ -85,6 +85,24 @@ def test_name_is_produced_by_a_test(produced, name):
         f'{name}: no test asserts it; write one, or remove the row (tests/README.md, "Names")'
 
 
+def gate_failures():
+    """The last column of the table of gates in docs/gates.md."""
+    page = (ROOT / "docs" / "gates.md").read_text()
+    return re.findall(r"^\| [a-z].*\| `([a-z][^`]+ [^`]+)` \|$", page, re.M)
+
+
+def test_gate_failures_are_those_of_the_source():
+    source = (ROOT / "src" / "judge" / "gates_walk.c").read_text()
+    calls = re.findall(r"\b(?:close_case|note_semantic_failure)\(([^;{]*)\);", source)
+    in_source = {text for call in calls for text in re.findall(r'"([^"]+)"', call)}
+    assert in_source == set(gate_failures()) and len(in_source) == 7
+
+
+@pytest.mark.parametrize("sentence", gate_failures())
+def test_gate_failure_is_produced_by_a_test(produced, sentence):
+    assert sentence in produced
+
+
 def test_the_reader_of_tests_is_not_fooled():
     c = in_c('int x; /* "NO-A" */ // "NO-B"\nassert_string_equal(e.name, "YES-A"); '
              '/* produces: YES-B, YES-C */')

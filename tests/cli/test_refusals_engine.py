@@ -206,6 +206,18 @@ def test_engine_that_is_no_program(kit):
     kit.assert_failed_score("SPAWN-FAILED")
 
 
+def test_commit_that_is_no_id(kit):
+    assert kit.iterate(env={"MLXFAST_COMMIT_SHA": "HEAD"}).returncode == 1
+    kit.assert_failed_score("COMMIT-INVALID")
+
+
+def test_a_complete_run_that_did_not_pass(kit):
+    script = {"at": at("correctness_step"), "do": "wrong_tokens_from_here", "with": 7}
+    result = kit.iterate(script=script)
+    assert result.returncode == 1
+    assert "benchd iterate: NOT-PASSED: teacher-forced token mismatch: case one" in result.stderr
+
+
 def test_golden_pin(kit):
     import hashlib
     data = kit.golden.read_bytes()
@@ -238,6 +250,8 @@ def test_golden_with_a_stored_baseline(kit):
     (["--engine-resource", "a b=c"], "--engine-resource"),
     (["--engine-resource", "x="], "--engine-resource"),
     (["--engine-resource", "log=again"], "a resource is named once"),
+    (["--golden-sha256", "0" * 64, "--golden-bytes", "1", "--golden-sha256", "1" * 64,
+      "--golden-bytes", "1"], "GOLDEN-COUNT-MISMATCH"),
     (["--golden", "another.json"], "MULTIPLE-GOLDENS-WITHOUT-PAIRED-PATH"),
     (["--control-golden", "c.json"], "CONTROL-GOLDEN-WITHOUT-PAIRED-PATH"),
     (["--baseline-prefill-spt", "1", "--baseline-decode-spt", "1"],

@@ -13,6 +13,7 @@ Model: the recorder's mock. The next token after a context of n tokens that ends
   faults           further [{"at", "do", "with"}, ...]; the first that applies is taken
   spec             "mtp": rounds of speculation with depth 2, echoed
   cohort           widest cohort: its capabilities, and those of per-stream times and the replay
+  deaf             true: says hello and never reads
   resident         "own": attached to a resident process, another one in each session
 """
 
@@ -282,6 +283,8 @@ def main():
         send_raw(script["hello_raw"].encode("latin-1"))
     else:
         send(hello)
+    if script.get("deaf"):
+        time.sleep(1000)
     seen = {}
     running = None  # the kind in whose answers a fault goes on
     for line in sys.stdin:

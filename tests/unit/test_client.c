@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "judge/client.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -172,6 +173,36 @@ static void run_deadline_spans_calls(void **state)
     client_free(c);
 }
 
+/* A pipe's read that fails in the system: a folder in its place. */
+static void a_read_that_fails(void **state)
+{
+    (void)state;
+    struct client *c = open_engine("{}");
+    const int folder = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(folder >= 0);
+    assert_true(dup2(folder, child_output_descriptor(client_child(c))) >= 0);
+    close(folder);
+    struct wire_request q = client_request(WIRE_KIND_prefill);
+    q.prompt_tokens = client_tokens(seed, 5);
+    assert_refused("Io", client_call(c, &q, 0, NULL, NULL, &err));
+    assert_refused("SessionDiscarded", client_call(c, &q, 0, NULL, NULL, &err));
+    client_free(c);
+}
+
+/* A request that the engine does not take runs into the deadline of its reply. */
+static void a_write_that_is_not_taken(void **state)
+{
+    (void)state;
+    enum { MANY = 100000 };
+    int64_t *prompt = calloc(MANY, sizeof *prompt);
+    struct client *c = open_engine("{\"deaf\":true}");
+    struct wire_request q = client_request(WIRE_KIND_prefill);
+    q.prompt_tokens = client_tokens(prompt, MANY);
+    assert_refused("ReplyTimeout", client_call(c, &q, 0.3, NULL, NULL, &err));
+    client_free(c);
+    free(prompt);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -180,6 +211,8 @@ int main(void)
         cmocka_unit_test(spec_modes),
         cmocka_unit_test(failure_ends_the_group),
         cmocka_unit_test(run_deadline_spans_calls),
+        cmocka_unit_test(a_read_that_fails),
+        cmocka_unit_test(a_write_that_is_not_taken),
     };
     return cmocka_run_group_tests(tests, make_script, drop_script);
 }
