@@ -4,6 +4,8 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/inventory.h"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +35,32 @@ static void remove_folder(void)
     rmdir(folder);
 }
 
+/* A child that outlives us by a moment: libFuzzer ends by _Exit when it is interrupted or has found
+ * something, where atexit does not reach. */
+static void remove_folder_at_the_end(void)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        abort();
+    const pid_t child = fork();
+    if (child < 0)
+        abort();
+    if (child > 0) {
+        close(ends[0]); /* the other end closes with this process */
+        return;
+    }
+    char byte;
+    setsid();
+    signal(SIGPIPE, SIG_IGN);
+    for (int fd = 0; fd < 3; fd++)
+        close(fd);
+    close(ends[1]);
+    while (read(ends[0], &byte, 1) < 0)
+        continue;
+    remove_folder();
+    _exit(0);
+}
+
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc;
@@ -43,7 +71,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     if (!mkdtemp(folder))
         abort();
     write_file("config.json", (const uint8_t *)config, sizeof config - 1);
-    atexit(remove_folder);
+    remove_folder_at_the_end();
     return 0;
 }
 
