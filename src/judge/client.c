@@ -5,6 +5,7 @@
 #include "base/number.h"
 #include "judge/launch.h"
 #include "judge/reply.h"
+#include "judge/sandbox.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -19,6 +20,7 @@ struct client {
     struct arena session; /* the hello and what lives as long */
     struct arena reply_arena;
     struct child *child;
+    pid_t engine_pid; /* not the child's where a sandbox stands between */
     struct launch_log *log;
     struct buffer line;
     struct wire_response hello, reply;
@@ -218,11 +220,17 @@ bool client_start(const struct client_options *o, struct client **out, struct er
         c->options.barrier_seconds = 60;
     c->next_id = 1;
     c->log = launch_log_new(o->echo_stderr);
-    const struct child_options child = {
-        .argv = launch_argv(&c->session, o->engine, o->weights, o->resources, o->speculative_v1_1),
-        .envp = launch_environment(&c->session, environ, o->yarn_magnitude),
-        .on_stderr_line = launch_log_line,
-        .context = c->log};
+    static const struct sandbox_plan none;
+    const struct sandbox_plan *plan = o->sandbox != NULL ? o->sandbox : &none;
+    const char *const *argv =
+        launch_argv(&c->session, plan->active ? plan->engine : o->engine,
+                    plan->active ? plan->weights : o->weights,
+                    plan->active ? plan->resources : o->resources, o->speculative_v1_1);
+    const char *const *environment = launch_environment(&c->session, environ, o->yarn_magnitude);
+    const struct child_options child = {.argv = sandbox_argv(&c->session, plan, argv),
+                                        .envp = sandbox_environment(&c->session, plan, environment),
+                                        .on_stderr_line = launch_log_line,
+                                        .context = c->log};
     if (!child_start(&child, &c->child, err)) {
         client_free(c);
         return false;
@@ -234,6 +242,7 @@ bool client_start(const struct client_options *o, struct client **out, struct er
         client_end(c);
         return false;
     }
+    c->engine_pid = plan->active ? sandbox_engine_pid(child_pid(c->child)) : child_pid(c->child);
     return true;
 }
 
@@ -535,7 +544,7 @@ const char *client_stderr_tail(struct client *c)
 uint64_t client_resident_bytes(const struct client *c)
 {
     char path[64];
-    snprintf(path, sizeof path, "/proc/%ld/statm", (long)child_pid(c->child));
+    snprintf(path, sizeof path, "/proc/%ld/statm", (long)c->engine_pid);
     FILE *f = fopen(path, "r");
     if (f == NULL)
         return 0;

@@ -22,6 +22,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct sandbox_plan;
+
 struct client_options {
     const char *engine;           /* path */
     const char *weights;          /* folder */
@@ -30,6 +32,7 @@ struct client_options {
     const char *yarn_magnitude;   /* passed as BENCH_WORKER_YARN_MAGNITUDE; NULL: not set */
     bool echo_stderr;             /* local runs */
     double hello_seconds, reply_seconds, barrier_seconds; /* deadlines; 0: defaults 600, 600, 60 */
+    const struct sandbox_plan *sandbox; /* NULL: none; lives as long as the client */
     struct reply_window *window; /* shared by the sessions of one window; NULL: not checked */
 };
 

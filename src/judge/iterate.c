@@ -12,6 +12,7 @@
 #include "judge/golden.h"
 #include "judge/measure.h"
 #include "judge/report.h"
+#include "judge/sandbox.h"
 #include "judge/score.h"
 #include "judge/seal.h"
 
@@ -34,6 +35,7 @@ struct run {
     struct contract *contract;
     struct golden *golden;
     struct client *client;
+    struct sandbox_plan sandbox;
     struct wire_spec spec;
     struct score_document score;
     struct tree_digest weights;
@@ -126,6 +128,29 @@ static bool load_golden(struct run *r, struct error *err)
     return golden_load(r->o->golden, &rules, &r->golden, err);
 }
 
+/* Local modes go on without a sandbox where none can be built, and say so. */
+static bool plan_sandbox(struct run *r, struct error *err)
+{
+    const struct iterate_options *o = r->o;
+    const char *const hidden[] = {o->golden, o->contract, NULL};
+    const char *platform = r->contract->platform;
+    const struct sandbox_request request = {
+        .mode = SANDBOX_LOCAL,
+        .switched_off = o->no_sandbox,
+        .engine = o->engine,
+        .weights = o->weights,
+        .engine_trees = o->engine_trees,
+        .resources = o->resources,
+        .hidden = hidden,
+        .features = platform != NULL && strcmp(platform, "cuda") == 0 ? SANDBOX_GPU : 0,
+        .environment = environ};
+    if (!sandbox_plan(&r->arena, &request, &r->sandbox, err))
+        return false;
+    if (r->sandbox.reason != NULL && !o->quiet)
+        fprintf(stderr, "sandbox: none, the engine runs unsandboxed (%s)\n", r->sandbox.reason);
+    return true;
+}
+
 static bool preflight(struct run *r, struct measure_plan *plan, struct error *err)
 {
     const struct iterate_options *o = r->o;
@@ -165,7 +190,7 @@ static bool preflight(struct run *r, struct measure_plan *plan, struct error *er
         error_set(err, "ENGINE-MISSING", "the engine is no executable file");
         return error_at(err, o->engine, NULL, NULL);
     }
-    return true;
+    return plan_sandbox(r, err);
 }
 
 static bool environment_ceiling(double *out, struct error *err)
@@ -220,6 +245,7 @@ static bool drive(struct run *r, struct measure_plan *plan, struct client_option
                   struct error *err)
 {
     const struct iterate_options *o = r->o;
+    options->sandbox = &r->sandbox;
     if (!client_start(options, &r->client, err))
         return false;
     seal_identity(&r->score, client_hello(r->client));
@@ -431,7 +457,7 @@ static bool seal(struct run *r, struct error *err)
                                    .golden_sha256 = r->golden != NULL ? r->golden->sha256 : NULL,
                                    .candidate_executable = o->engine,
                                    .benchd_executable = own_path(&r->arena),
-                                   .sandbox = "none",
+                                   .sandbox = r->sandbox.seal, /* NULL, "none": never planned */
                                    .local_iterate = o->mode == ITERATE_LOCAL_ITERATE};
     return seal_write(&r->score, &in, err);
 }

@@ -24,6 +24,8 @@ struct iterate_options {
     int64_t mtp_depth;            /* 0: none */
     bool stored_baseline_given;   /* --baseline-*-spt: refused or of no use locally */
     bool cool_gate;
+    bool no_sandbox;
+    const char *const *engine_trees; /* folders that a sandboxed engine may read; may be NULL */
     bool quiet;
 };
 

@@ -5,6 +5,7 @@
 #include "base/stats.h"
 #include "base/terminal.h"
 #include "judge/client.h"
+#include "judge/sandbox.h"
 
 #include <inttypes.h>
 #include <poll.h>
@@ -69,15 +70,26 @@ static bool take_turns(struct client *c, int64_t steps, double *raw, double *tim
     return client_barrier(c, 2 * (steps + WARM_STEPS), NULL, err);
 }
 
-bool overhead_measure(const char *engine, int64_t steps, struct overhead_result *out,
+bool overhead_measure(const char *engine, int64_t steps, bool sandbox, struct overhead_result *out,
                       struct error *err)
 {
-    const struct client_options options = {.engine = engine, .weights = "."};
-    struct client *c;
+    struct arena arena = {0};
+    struct sandbox_plan plan;
+    const struct sandbox_request request = {.engine = engine,
+                                            .weights = "/usr", /* none are read */
+                                            .switched_off = !sandbox,
+                                            .environment = environ};
+    const struct client_options options = {.engine = engine, .weights = "/usr", .sandbox = &plan};
+    struct client *c = NULL;
     double *raw = memory_alloc(3 * (size_t)steps * sizeof *raw);
     double *timed = raw + steps, *whole = timed + steps;
-    const bool ok = client_start(&options, &c, err) && take_turns(c, steps, raw, timed, whole, err);
+    bool ok = sandbox_plan(&arena, &request, &plan, err);
+    if (ok && sandbox && !plan.active)
+        ok = error_set(err, "SANDBOX-UNAVAILABLE", "no sandbox can be built here: %s",
+                       plan.reason != NULL ? plan.reason : "MLXFAST_NO_SANDBOX is set");
+    ok = ok && client_start(&options, &c, err) && take_turns(c, steps, raw, timed, whole, err);
     client_free(c);
+    arena_free(&arena);
     if (ok) {
         quantiles(raw, steps, out->raw);
         quantiles(timed, steps, out->timed);

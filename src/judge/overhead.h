@@ -13,7 +13,8 @@ struct overhead_result { /* nanoseconds; arrays of p50, p99 */
     double timed[2];     /* what the judge's clock saw: the figure that scores */
     double whole[2];     /* the whole call with encoding, parsing and checks */
 };
-bool overhead_measure(const char *engine, int64_t steps, struct overhead_result *out,
+/* sandbox: in the engine's sandbox; error SANDBOX-UNAVAILABLE. */
+bool overhead_measure(const char *engine, int64_t steps, bool sandbox, struct overhead_result *out,
                       struct error *err);
 void overhead_report(const struct overhead_result *r, int64_t steps); /* a table on stdout */
 

@@ -9,12 +9,14 @@
 #include "judge/client.h"
 #include "judge/contract.h"
 #include "judge/golden.h"
+#include "judge/sandbox.h"
 #include "judge/screen.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     PROMPT_BYTES_MAX = 16 << 20,
@@ -113,6 +115,7 @@ struct recorder {
     struct arena arena;
     struct contract *contract;
     struct client_options client_options;
+    struct sandbox_plan sandbox;
     struct reply_window window; /* a golden comes from one load of the model */
     json_t *document;
     json_t *screens; /* of the base cases */
@@ -534,6 +537,31 @@ static bool check_contract(struct recorder *r, struct error *err)
     return true;
 }
 
+static bool plan_sandbox(struct recorder *r, struct error *err)
+{
+    const struct record_options *o = r->o;
+    const char *const hidden[] = {o->contract, o->out, NULL};
+    const char *platform = r->contract->platform;
+    const struct sandbox_request request = {
+        .mode = SANDBOX_LOCAL,
+        .switched_off = o->no_sandbox,
+        .engine = o->engine,
+        .weights = o->weights,
+        .engine_trees = o->engine_trees,
+        .resources = o->resources,
+        .hidden = hidden,
+        .features = platform != NULL && strcmp(platform, "cuda") == 0 ? SANDBOX_GPU : 0,
+        .environment = environ};
+    if (o->mock)
+        return true;
+    if (!sandbox_plan(&r->arena, &request, &r->sandbox, err))
+        return false;
+    r->client_options.sandbox = &r->sandbox;
+    if (r->sandbox.reason != NULL && !o->quiet)
+        fprintf(stderr, "sandbox: none, the engine runs unsandboxed (%s)\n", r->sandbox.reason);
+    return true;
+}
+
 bool record_golden(const struct record_options *o, struct error *err)
 {
     struct recorder r = {.o = o,
@@ -544,8 +572,9 @@ bool record_golden(const struct record_options *o, struct error *err)
                          .document = json_object(),
                          .screens = json_array()};
     const bool ok = client_deadlines_from_environment(&r.client_options, err) &&
-                    check_contract(&r, err) && add_provenance(&r, err) && add_cases(&r, err) &&
-                    add_gates(&r, err) && add_benchmark(&r, err) && write_results(&r, err);
+                    check_contract(&r, err) && plan_sandbox(&r, err) && add_provenance(&r, err) &&
+                    add_cases(&r, err) && add_gates(&r, err) && add_benchmark(&r, err) &&
+                    write_results(&r, err);
     json_decref(r.document);
     json_decref(r.screens);
     contract_free(r.contract);

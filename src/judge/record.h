@@ -29,6 +29,8 @@ struct record_options {
     const char *benchmark_prefill, *benchmark_decode; /* prompt files; NULL: the first case's */
     const char *provenance_repository, *provenance_revision; /* NULL: the contract's target */
     const char *screen_report;                               /* NULL: none */
+    bool no_sandbox;
+    const char *const *engine_trees; /* folders that a sandboxed engine may read; may be NULL */
     bool quiet;
 };
 

@@ -14,13 +14,15 @@
 #define ROW_COHORT(name, meaning) {"Cohorts", name, meaning},
 #define ROW_SEMANTIC(name, meaning) {"The judge of meanings", name, meaning},
 #define ROW_MANIFEST(name, meaning) {"Runner manifests", name, meaning},
+#define ROW_SANDBOX(name, meaning) {"The sandbox", name, meaning},
 #define ROW_RUN(name, meaning) {"Runs", name, meaning},
 
 static const struct refusal table[] = {
     REFUSALS_INPUT(ROW_INPUT) REFUSALS_CONTRACT(ROW_CONTRACT) REFUSALS_GOLDEN(ROW_GOLDEN)
         REFUSALS_SEAL(ROW_SEAL) REFUSALS_ENGINE(ROW_ENGINE) REFUSALS_EQUATION(ROW_EQUATION)
             REFUSALS_COHORT(ROW_COHORT) REFUSALS_SEMANTIC(ROW_SEMANTIC)
-                REFUSALS_MANIFEST(ROW_MANIFEST) REFUSALS_RUN(ROW_RUN)};
+                REFUSALS_MANIFEST(ROW_MANIFEST) REFUSALS_SANDBOX(ROW_SANDBOX)
+                    REFUSALS_RUN(ROW_RUN)};
 
 const struct refusal *refusals_all(size_t *count)
 {

@@ -165,6 +165,20 @@
     X("runner_identity_present", "The hello carries no runner.")                                   \
     X("manifest_digest_matches", "The hello's digest is not that of the manifest's bytes.")
 
+/* The sandbox (benchd-cli.md, "Sandbox"; the two in capitals are ours). */
+#define REFUSALS_SANDBOX(X)                                                                        \
+    X("WorkerDisabled", "An official run is asked to judge something else than a worker process.") \
+    X("SandboxDisabled", "An official run is asked to go without the sandbox.")                    \
+    X("SandboxExecNotFound", "An official run finds no bubblewrap on the machine.")                \
+    X("NoProfile", "The pinned sandbox policy cannot be read or is not the one in force.")         \
+    X("NoExecutable", "The worker that is to be sandboxed is no executable file.")                 \
+    X("InvalidResidentSocket",                                                                     \
+      "BENCH_WORKER_RESIDENT_SOCKET is not an absolute path, without control characters, of a "    \
+      "socket.")                                                                                   \
+    X("SANDBOX-UNAVAILABLE", "No sandbox can be built on this machine where one is required.")     \
+    X("SANDBOX-CONFLICT",                                                                          \
+      "The engine needs a path that the sandbox hides, or that its user could not read.")
+
 /* Runs. */
 #define REFUSALS_RUN(X)                                                                            \
     X("TokenMismatch", "A token of a timed phase is not the golden's.")                            \
@@ -187,7 +201,8 @@
     REFUSALS_CONTRACT(X)                                                                           \
     REFUSALS_GOLDEN(X)                                                                             \
     REFUSALS_SEAL(X)                                                                               \
-    REFUSALS_ENGINE(X) REFUSALS_EQUATION(X) REFUSALS_COHORT(X) REFUSALS_SEMANTIC(X)                \
+    REFUSALS_ENGINE(X)                                                                             \
+    REFUSALS_EQUATION(X) REFUSALS_COHORT(X) REFUSALS_SEMANTIC(X) REFUSALS_SANDBOX(X)               \
         REFUSALS_MANIFEST(X) REFUSALS_RUN(X)
 
 struct refusal {

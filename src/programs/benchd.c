@@ -36,12 +36,12 @@ static int usage_error(const char *command, const struct error *err)
 /* ---- iterate ---- */
 
 struct iterate_flags {
-    struct option_list golden, golden_sha256, golden_bytes, prompt, resources;
+    struct option_list golden, golden_sha256, golden_bytes, prompt, resources, trees;
     struct option_list control_golden, control_sha256, control_bytes;
     const char *engine, *weights, *contract, *mode, *score_path, *candidate_spec;
     const char *baseline_workspace, *baseline_calibration, *box;
     const char *capture_baseline, *capture_passes, *weights_digest;
-    bool capture_timed_only, strict, cool_gate, no_cool_gate, quiet;
+    bool capture_timed_only, strict, no_sandbox, cool_gate, no_cool_gate, quiet;
     double baseline_prefill, baseline_decode;
     bool has_baseline_prefill, has_baseline_decode, has_depth;
     int64_t depth;
@@ -84,6 +84,11 @@ static const struct option_spec iterate_specs[] = {
      &f.strict, NULL, 0, 0},
     {"--engine-resource", OPTION_LIST, false, "NAME=PATH",
      "Forwarded to the worker as --resource NAME=PATH.", &f.resources, NULL, 0, 0},
+    {"--engine-tree", OPTION_LIST, false, "DIR",
+     "A folder that the sandboxed engine may read: its libraries, kernels, modules.", &f.trees,
+     NULL, 0, 0},
+    {"--no-sandbox", OPTION_SWITCH, false, NULL,
+     "Run the engine without the sandbox; the seal says so.", &f.no_sandbox, NULL, 0, 0},
     {"--candidate-spec", OPTION_TEXT, false, "JSON",
      "A SpecConfig object for the timed decode windows.", &f.candidate_spec, NULL, 0, 0},
     {"--mtp-depth", OPTION_INT, false, "N",
@@ -236,6 +241,8 @@ static int run_iterate(int argc, char **argv)
                                                      : "score.json";
     o.strict = f.strict;
     o.resources = f.resources.count > 0 ? f.resources.items : NULL;
+    o.no_sandbox = f.no_sandbox;
+    o.engine_trees = f.trees.count > 0 ? f.trees.items : NULL;
     o.candidate_spec = f.candidate_spec;
     o.mtp_depth = f.has_depth ? f.depth : 0;
     o.stored_baseline_given = f.has_baseline_prefill;
@@ -251,6 +258,7 @@ static int run_iterate(int argc, char **argv)
 static struct {
     const char *engine;
     int64_t steps;
+    bool sandbox;
 } overhead = {.steps = 20000};
 
 static const struct option_spec overhead_specs[] = {
@@ -258,6 +266,8 @@ static const struct option_spec overhead_specs[] = {
      "An engine that answers at once (build/engines/null_engine).", &overhead.engine, NULL, 0, 0},
     {"--steps", OPTION_INT, false, "N", "Exchanges of each kind (default 20000).", &overhead.steps,
      NULL, 100, 10000000},
+    {"--sandbox", OPTION_SWITCH, false, NULL, "With the engine in its sandbox.", &overhead.sandbox,
+     NULL, 0, 0},
 };
 static const struct command overhead_command = {
     .name = "benchd judge-overhead",
@@ -278,7 +288,7 @@ static int run_overhead(int argc, char **argv)
         break;
     }
     struct overhead_result result;
-    if (!overhead_measure(overhead.engine, overhead.steps, &result, &err))
+    if (!overhead_measure(overhead.engine, overhead.steps, overhead.sandbox, &result, &err))
         return fail(overhead_command.name, &err, EXIT_FAILED);
     overhead_report(&result, overhead.steps);
     return EXIT_OK;

@@ -14,10 +14,10 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130, PRO
 static struct {
     const char *worker, *weights, *out, *track, *contract, *backend;
     const char *repository, *revision, *benchmark_prefill, *benchmark_decode, *screen_report;
-    struct option_list prompts, names, anchors, free_runs, behaviors, resources;
+    struct option_list prompts, names, anchors, free_runs, behaviors, resources, trees;
     int64_t steps, benchmark_steps, anchor_max_rank, free_run_steps, behavior_steps;
     double anchor_max_delta;
-    bool benchmark, has_delta, has_rank, quiet;
+    bool benchmark, has_delta, has_rank, no_sandbox, quiet;
 } f = {.backend = "live",
        .steps = 1024,
        .benchmark_steps = 128,
@@ -76,6 +76,11 @@ static const struct option_spec specs[] = {
      NULL, 0, 0},
     {"--engine-resource", OPTION_LIST, false, "NAME=PATH",
      "Forwarded to the worker as --resource NAME=PATH.", &f.resources, NULL, 0, 0},
+    {"--engine-tree", OPTION_LIST, false, "DIR",
+     "A folder that the sandboxed engine may read: its libraries, kernels, modules.", &f.trees,
+     NULL, 0, 0},
+    {"--no-sandbox", OPTION_SWITCH, false, NULL,
+     "Run the engine without the sandbox; the seal says so.", &f.no_sandbox, NULL, 0, 0},
     {"--backend", OPTION_TEXT, false, "KIND",
      "live (default), or mock: an arithmetic stand-in, for tests.", &f.backend, NULL, 0, 0},
     {"--quiet", OPTION_SWITCH, false, NULL, "No progress and no engine log.", &f.quiet, NULL, 0, 0},
@@ -164,6 +169,8 @@ int main(int argc, char **argv)
     o.engine = f.worker;
     o.weights = f.weights;
     o.resources = f.resources.count > 0 ? f.resources.items : NULL;
+    o.no_sandbox = f.no_sandbox;
+    o.engine_trees = f.trees.count > 0 ? f.trees.items : NULL;
     o.contract = f.contract;
     o.track = f.track;
     o.out = f.out;

@@ -91,10 +91,13 @@ class Kit:
         return path
 
     def iterate(self, *extra, script=None, env=None, engine=ENGINE, timeout=60, cwd=None,
-                popen=False):
+                popen=False, sandbox=False):
+        """Unsandboxed unless asked: the scripted engine writes its log where it may not otherwise."""
         arguments = [BUILD / "benchd", "iterate", "--engine", engine, "--weights", self.weights,
                      "--golden", self.golden, "--contract", self.contract, "--score-path",
                      self.score, "--engine-resource", f"log={self.folder / 'log.json'}"]
+        if not sandbox:
+            arguments.append("--no-sandbox")
         if script is not None:
             arguments += ["--engine-resource", f"script={self.script(**script)}"]
         arguments = [str(a) for a in [*arguments, *extra]]

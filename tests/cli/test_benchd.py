@@ -83,7 +83,7 @@ def test_the_recorder_is_interrupted_cleanly(build, tmp_path):
         [BUILD / "record-correctness-golden", "--worker-bin", ENGINE, "--weights", kit.weights,
          "--contract", kit.contract, "--out", kit.golden, "--prompt-tokens",
          kit.folder / "p0.json", "--case-name", "one", "--steps", "64", "--engine-resource",
-         f"script={script}", "--engine-resource", f"log={kit.folder / 'log.json'}"],
+         f"script={script}", "--engine-resource", f"log={kit.folder / 'log.json'}", "--no-sandbox"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
         if "now it hangs" in line:

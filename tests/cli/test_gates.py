@@ -151,7 +151,8 @@ def test_residents_of_a_recording(kit, run, root):
     f = kit.folder
     command = [BUILD / "record-correctness-golden", "--worker-bin", ENGINE, "--weights", kit.weights,
                "--contract", kit.contract, "--out", f / "new.golden.json", "--prompt-tokens",
-               f / "p0.json", "--case-name", "one", "--steps", "70", "--anchor", f"a={f / 'p1.json'}"]
+               f / "p0.json", "--case-name", "one", "--steps", "70", "--anchor", f"a={f / 'p1.json'}",
+               "--no-sandbox"]
     result = run([*command, "--engine-resource", f"script={kit.script(resident='own')}"])
     assert result.returncode != 0
     assert "resident_identity_changed_within_window: " in result.stderr, result.stderr

@@ -46,7 +46,7 @@ def test_honest_run_passes_and_is_sealed(kit):
     assert_sealed(kit)
     integrity = json.loads(kit.integrity.read_text())
     assert integrity["score_sha256"] == hashlib.sha256(kit.score.read_bytes()).hexdigest()
-    assert integrity["sandbox"] == "none"
+    assert integrity["sandbox"] == "none (switched off)"
     for line in ("correctness", "prefill", "decode", "sealed in"):
         assert line in result.stdout
     kit.assert_nothing_left()

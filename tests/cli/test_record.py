@@ -135,7 +135,8 @@ def record_live(kit, script, *extra):
         [BUILD / "record-correctness-golden", "--worker-bin", ENGINE, "--weights", kit.weights,
          "--contract", kit.contract, "--out", kit.golden, "--prompt-tokens", f / "p0.json",
          "--case-name", "one", "--steps", str(STEPS), "--engine-resource",
-         f"script={kit.script(**script)}", "--engine-resource", f"log={f / 'log.json'}", *extra],
+         f"script={kit.script(**script)}", "--engine-resource", f"log={f / 'log.json'}",
+         "--no-sandbox", *extra],
         capture_output=True, text=True, timeout=60, env={**os.environ, **DEADLINES})
 
 
