@@ -235,6 +235,44 @@ static void line_limit(void **state)
     child_free(c);
 }
 
+/* A program that is asked once: the end of its input, then all of its output. */
+static void rest_of_the_output(void **state)
+{
+    (void)state;
+    struct error err;
+    struct buffer out = {0};
+    const char *line;
+    size_t length;
+    struct child *c = start("cat; echo; printf end");
+    assert_true(child_write(c, "one\ntwo", 7, later(), &err));
+    child_close_input(c);
+    assert_false(child_write(c, "x", 1, later(), &err)); /* it is closed */
+    assert_string_equal(err.name, "ENGINE-CLOSED");
+    assert_int_equal(child_read_line(c, LIMIT, later(), &line, &length, &err), CHILD_READ_LINE);
+    assert_string_equal(line, "one"); /* what was read is not in the rest */
+    assert_int_equal(child_read_rest(c, 8, later(), &out, &err), CHILD_READ_EOF);
+    assert_string_equal(out.data, "two\nend");
+    assert_int_equal(child_read_rest(c, 0, later(), &out, &err), CHILD_READ_EOF); /* no more */
+    assert_int_equal(out.length, 7);
+    child_end(c, 60000);
+    assert_true(child_exited_normally(c));
+    child_free(c);
+
+    c = start("printf 12345678");
+    assert_int_equal(child_read_rest(c, 7, later(), &out, &err), CHILD_READ_TOO_LONG);
+    assert_string_equal(err.name, "ENGINE-LINE-TOO-LONG");
+    child_free(c);
+    c = start("printf begun; sleep 1000");
+    assert_int_equal(child_read_rest(c, LIMIT, soon(), &out, &err), CHILD_READ_TIMEOUT);
+    assert_string_equal(err.name, "ENGINE-READ-TIMEOUT");
+    child_free(c);
+    c = start("while echo x; do :; done"); /* dripping does not carry it past its deadline */
+    assert_int_equal(child_read_rest(c, SIZE_MAX, soon(), &out, &err), CHILD_READ_TIMEOUT);
+    child_free(c);
+    assert_int_equal(out.length, 7); /* a read that failed gives nothing */
+    buffer_free(&out);
+}
+
 static void dies_early(void **state)
 {
     (void)state;
@@ -583,6 +621,7 @@ int main(void)
         cmocka_unit_test(drips_without_a_newline),
         cmocka_unit_test(floods),
         cmocka_unit_test(line_limit),
+        cmocka_unit_test(rest_of_the_output),
         cmocka_unit_test(dies_early),
         cmocka_unit_test(does_not_read),
         cmocka_unit_test(grandchild_holds_the_pipes),
