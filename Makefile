@@ -15,14 +15,14 @@ ifeq ($(ARCH),aarch64)
 CC = aarch64-linux-gnu-gcc
 SYSROOT ?= build/sysroot-aarch64
 PKG_CFLAGS := -I$(SYSROOT)/usr/include -I$(SYSROOT)/usr/include/aarch64-linux-gnu
-PKG_LIBS := -L$(SYSROOT)/usr/lib/aarch64-linux-gnu -l:libjansson.a -l:libcrypto.a -l:libpcre2-8.a -ldl
+PKG_LIBS := -L$(SYSROOT)/usr/lib/aarch64-linux-gnu -l:libjansson.a -l:libcrypto.a -l:libpcre2-8.a -l:libutf8proc.a -ldl
 SECCOMP_CFLAGS := $(PKG_CFLAGS)
 SECCOMP_LIBS := -l:libseccomp.a
 PROGRAM_LDFLAGS = -static # programs run anywhere; unit tests need cmocka's shared library
 MACHINE := aarch64
 else
-PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags jansson libcrypto libpcre2-8 2>/dev/null)
-PKG_LIBS := $(shell $(PKG_CONFIG) --libs jansson libcrypto libpcre2-8 2>/dev/null || echo -ljansson -lcrypto -lpcre2-8)
+PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags jansson libcrypto libpcre2-8 libutf8proc 2>/dev/null)
+PKG_LIBS := $(shell $(PKG_CONFIG) --libs jansson libcrypto libpcre2-8 libutf8proc 2>/dev/null || echo -ljansson -lcrypto -lpcre2-8 -lutf8proc)
 SECCOMP_CFLAGS := $(shell $(PKG_CONFIG) --cflags libseccomp 2>/dev/null)
 SECCOMP_LIBS := $(shell $(PKG_CONFIG) --libs libseccomp 2>/dev/null || echo -lseccomp)
 MACHINE := $(shell uname -m)
@@ -32,6 +32,7 @@ WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wpointer-arith -Werror
 # No contraction: every fused multiply-add in the arithmetic is written as one.
 CFLAGS += -std=gnu11 $(OPT) -g $(WARN) -ffp-contract=off -fno-strict-aliasing -D_GNU_SOURCE -Isrc $(PKG_CFLAGS)
 LIBS = $(PKG_LIBS) -lpthread -lm
+LDFLAGS += -Wl,--as-needed
 # The judge's programs, and the tests and fuzz targets that link its library.
 JUDGE_LIBS = $(SECCOMP_LIBS) $(LIBS)
 ifneq ($(SAN),)

@@ -166,14 +166,6 @@ static void test_vectors(void **state)
     }
     struct tokenizer *t = NULL;
     const bool ok = tokenizer_open(file, &t, &err);
-#ifndef MLXFAST_UTF8PROC
-    if (!ok && strcmp(err.field, "normalizer") == 0) {
-        assert_string_equal(err.name, "TOKENIZER-UNSUPPORTED");
-        print_message("skipped: built without utf8proc, %s wants %s\n", file, err.value);
-        json_decref(root);
-        skip();
-    }
-#endif
     if (!ok)
         fail_msg("%s: %s %s %s", file, err.name, err.field, err.message);
     const json_t *texts = json_object_get(root, "texts");

@@ -1,14 +1,10 @@
-/* Normal forms. utf8proc is asked for where it is there at build time (MLXFAST_UTF8PROC); without
- * it a file that wants them is refused by name. */
+/* Normal forms, through utf8proc. */
 #include "engine/text/normalize.h"
 #include "base/json.h"
 
-#include <string.h>
-
-#ifdef MLXFAST_UTF8PROC
 #include <stdlib.h>
+#include <string.h>
 #include <utf8proc.h>
-#endif
 
 static const char *const form_names[NORMAL_FORMS] = {"NFC", "NFD", "NFKC", "NFKD"};
 
@@ -36,16 +32,11 @@ static bool read_one(const json_t *value, const char *file, const char *field,
     }
     for (int i = 0; i < NORMAL_FORMS; i++)
         if (strcmp(type, form_names[i]) == 0) {
-#ifdef MLXFAST_UTF8PROC
             if (out->count == MAX_NORMALIZERS)
                 return refuse(err, "TOKENIZER-UNSUPPORTED", file, field, type,
                               "more than 8 normalizers");
             out->forms[out->count++] = (enum normal_form)i;
             return true;
-#else
-            return refuse(err, "TOKENIZER-UNSUPPORTED", file, field, type,
-                          "this build has no Unicode normalisation");
-#endif
         }
     return refuse(err, "TOKENIZER-UNSUPPORTED", file, field, type, "unknown normalizer");
 }
@@ -57,7 +48,6 @@ bool normalizer_read(const json_t *value, const char *file, struct normalizer *o
     return !value || json_is_null(value) || read_one(value, file, "normalizer", out, 0, err);
 }
 
-#ifdef MLXFAST_UTF8PROC
 static bool apply(enum normal_form form, const char *text, size_t length, struct buffer *out,
                   struct error *err)
 {
@@ -78,18 +68,15 @@ static bool apply(enum normal_form form, const char *text, size_t length, struct
     free(mapped);
     return true;
 }
-#endif
 
 bool normalizer_run(const struct normalizer *n, const char *text, size_t length, struct buffer *out,
                     struct error *err)
 {
-    (void)err;
     if (n->count == 0) {
         buffer_append(out, text, length);
         return true;
     }
     bool ok = true;
-#ifdef MLXFAST_UTF8PROC
     struct buffer now = {0};
     buffer_append(&now, text, length);
     for (size_t i = 0; ok && i < n->count; i++) {
@@ -101,6 +88,5 @@ bool normalizer_run(const struct normalizer *n, const char *text, size_t length,
     if (ok)
         buffer_append(out, now.data, now.length);
     buffer_free(&now);
-#endif
     return ok;
 }
