@@ -128,6 +128,12 @@ bool contract_require_capture(const struct contract *c, struct error *err);
 /* scored_batch_size is declared and no wider than what the caller can run. */
 bool contract_require_batch(const struct contract *c, uint32_t widest, struct error *err);
 
+/* A golden that the pool pins by its digest has the length that the pool declares for it, where it
+ * declares one. Error GOLDEN-PIN-MISMATCH. A golden that is not in the pool is no matter of this.
+ */
+bool contract_check_pooled(const struct contract *c, const char *sha256, uint64_t bytes,
+                           struct error *err);
+
 /* metrics.contract_sources: the eight keys with "contract" or "device"; a new reference. */
 json_t *contract_sources(const struct contract *c);
 

@@ -2,6 +2,8 @@
  * declared (refusal names of contract-and-scoring.md section 8), and what is sealed about them. */
 #include "judge/contract.h"
 
+#include "base/buffer.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -150,6 +152,26 @@ bool contract_require_batch(const struct contract *c, uint32_t widest, struct er
               "the %u streams that can be run",
               c->track_id, c->scored_batch_size, widest);
     return error_at(err, c->path, "scored_batch_size", NULL);
+}
+
+bool contract_check_pooled(const struct contract *c, const char *sha256, uint64_t bytes,
+                           struct error *err)
+{
+    for (size_t i = 0; i < c->pool_count; i++) {
+        const struct contract_pool_entry *entry = &c->pool[i];
+        if (strcmp(entry->sha256, sha256) != 0 || entry->bytes == 0 || entry->bytes == bytes)
+            continue;
+        struct buffer field = {0};
+        buffer_printf(&field, "timed_prompt_pool[%zu].bytes", i);
+        error_set(err, "GOLDEN-PIN-MISMATCH",
+                  "the --contract track fixture for \"%s\" declares %llu bytes for the golden %s, "
+                  "which has %llu",
+                  c->track_id, (unsigned long long)entry->bytes, sha256, (unsigned long long)bytes);
+        error_at(err, c->path, field.data, NULL);
+        buffer_free(&field);
+        return false;
+    }
+    return true;
 }
 
 json_t *contract_sources(const struct contract *c)

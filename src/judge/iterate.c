@@ -125,7 +125,8 @@ static bool load_golden(struct run *r, struct error *err)
         .pin_revision = c->has_target_pin ? c->target_revision : NULL,
         .require_benchmark = true,
         .refuse_stored_baseline = c->scores_against_live_control_leg};
-    return golden_load(r->o->golden, &rules, &r->golden, err);
+    return golden_load(r->o->golden, &rules, &r->golden, err) &&
+           contract_check_pooled(c, r->golden->sha256, r->golden->bytes, err);
 }
 
 /* Local modes go on without a sandbox where none can be built, and say so. */

@@ -13,6 +13,7 @@ import tempfile
 import pytest
 
 from conftest import ROOT
+from judge_kit import Kit
 
 TRACKS = sorted(p.parent for p in (ROOT / "tracks").glob("*/contract.json"))
 SHAPES = sorted((ROOT / "tests" / "vectors" / "contracts").glob("*.json"))
@@ -155,6 +156,19 @@ def test_explain_exit_codes(benchd, tmp_path):
     # A run's environment does not matter to a reader.
     env = {**os.environ, "MLXFAST_TRACK_ID": "other-v1"}
     assert benchd("explain-contract", NANO, env=env).returncode == 0
+
+
+def test_a_pooled_golden_has_its_declared_length(build, tmp_path):
+    kit = Kit(tmp_path)
+    kit.record()
+    data = kit.golden.read_bytes()
+    entry = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    kit.write_contract(timed_prompt_pool=[entry])
+    assert kit.iterate().returncode == 0
+    kit.write_contract(timed_prompt_pool=[{**entry, "bytes": len(data) + 1}])
+    result = kit.iterate()
+    assert result.returncode == 1 and "GOLDEN-PIN-MISMATCH" in result.stderr
+    assert json.loads(kit.score.read_text())["metrics"]["error"].startswith("GOLDEN-PIN-MISMATCH")
 
 
 # parity-diff

@@ -250,6 +250,37 @@ static void test_platform_of_the_id(void **state)
     }
 }
 
+#define HEX64_A "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+#define HEX64_B "1123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+static void test_declared_lengths_of_the_pool_hold(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *sha256;
+        uint64_t bytes;
+        bool good;
+    } rows[] = {
+        {HEX64_A, 9, true},  {HEX64_A, 8, false}, {HEX64_A, 10, false},
+        {HEX64_A, 0, false}, {HEX64_B, 77, true}, /* no length declared */
+        {"f", 8, true},                           /* not in the pool */
+    };
+    struct contract *c = NULL;
+    struct error err;
+    assert_true(parse_members("\"timed_prompt_pool\":[{\"sha256\":\"" HEX64_B
+                              "\"},{\"sha256\":\"" HEX64_A "\",\"bytes\":9}]",
+                              &c, &err));
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        memset(&err, 0, sizeof err);
+        assert_true(contract_check_pooled(c, rows[i].sha256, rows[i].bytes, &err) == rows[i].good);
+        if (rows[i].good)
+            continue;
+        assert_string_equal(err.name, "GOLDEN-PIN-MISMATCH");
+        assert_string_equal(err.field, "timed_prompt_pool[1].bytes");
+    }
+    contract_free(c);
+}
+
 /* The newer shape: the regime's exponents gave way to weights, the batch size stands alone. */
 static void test_newer_shape_loads(void **state)
 {
@@ -315,6 +346,7 @@ int main(void)
         cmocka_unit_test(test_misspelt_keys_get_a_suggestion),
         cmocka_unit_test(test_mismatch_logit_gap),
         cmocka_unit_test(test_platform_of_the_id),
+        cmocka_unit_test(test_declared_lengths_of_the_pool_hold),
         cmocka_unit_test(test_newer_shape_loads),
         cmocka_unit_test(test_older_shape_loads),
     };
