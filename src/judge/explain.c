@@ -235,6 +235,11 @@ static void explain_correctness(const struct page *p, const struct contract *c)
                      "(`mismatch_logit_gap` is not declared).");
     page_item(p, "Anchors, free runs and behaviour cases, where the golden has them: as the golden "
                  "says. They run in ranked runs and with `--strict`.");
+    if (c->semantic_min_pass > 0)
+        page_item(p,
+                  "Answers that are judged by their meaning, where the golden has them: at least "
+                  "%" PRId64 " must be right (`semantic_min_pass`).",
+                  c->semantic_min_pass);
     if (c->yarn_magnitude)
         page_item(p,
                   "The engine is told to take its YaRN magnitude from `%s` "

@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from conftest import BUILD
 from judge_kit import Kit, assert_sealed, prompt
 
 SECRETS = {"semantic_prompt": "Which particle carries the zweihander force?",
@@ -186,6 +187,14 @@ def test_fewer_cases_than_must_be_right(kit):
     assert kit.iterate("--strict", env=judge(kit)).returncode == 1
     kit.assert_failed_score("SEMANTIC-CASES-TOO-FEW")
     assert not (kit.folder / "log.json").exists()
+
+
+def test_the_threshold_is_explained(kit, run):
+    kit.write_contract(semantic_min_pass=3)
+    page = run([BUILD / "benchd", "explain-contract", kit.contract]).stdout
+    assert "at least 3 must be right (semantic_min_pass)" in " ".join(page.split())
+    kit.write_contract()
+    assert "semantic_min_pass" not in run([BUILD / "benchd", "explain-contract", kit.contract]).stdout
 
 
 def test_time_limit_must_be_a_number(kit):

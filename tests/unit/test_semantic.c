@@ -3,6 +3,7 @@
 #include "judge/semantic.h"
 
 #include "base/child.h"
+#include "judge/contract.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -226,6 +227,34 @@ static void readiness(void **state)
     assert_true(semantic_check_ready(NULL, &g, 7, &err)); /* a public golden has none of them */
 }
 
+static void the_contracts_threshold(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *value;
+        int64_t needed; /* -1: refused */
+    } rows[] = {{"1", 1},     {"7", 7},    {"2147483647", 2147483647}, {"0", -1},
+                {"-1", -1},   {"7.0", -1}, {"2147483648", -1},         {"\"7\"", -1},
+                {"true", -1}, {"null", -1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[128];
+        struct contract *c = NULL;
+        snprintf(text, sizeof text, "{\"track_id\":\"t-cuda-v1\",\"semantic_min_pass\":%s}",
+                 rows[i].value);
+        memset(&err, 0, sizeof err);
+        const bool ok = contract_parse("c.json", text, strlen(text), NULL, &c, &err);
+        if (ok != (rows[i].needed >= 0))
+            fail_msg("%s: %s", rows[i].value, err.message);
+        if (ok) {
+            assert_int_equal(c->semantic_min_pass, rows[i].needed);
+            contract_free(c);
+        } else {
+            assert_string_equal(err.name, "CONTRACT-INVALID");
+            assert_string_equal(err.field, "semantic_min_pass");
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -237,6 +266,7 @@ int main(void)
         cmocka_unit_test(an_interrupt_ends_it),
         cmocka_unit_test(from_the_environment),
         cmocka_unit_test(readiness),
+        cmocka_unit_test(the_contracts_threshold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
