@@ -44,8 +44,11 @@ static bool echo_diverges(struct error *err, const char *why, const char *field,
         wire_spec_encode(effective, &got);
     else
         buffer_text(&got, "absent");
+    /* The message is sealed: an engine's opaque block could hold anything, so it stands in the
+     * value only, which is not. */
+    const bool opaque = effective->dflash != NULL || effective->dspark != NULL;
     error_set(err, "SpecEchoDivergence", "%s: requested %s, effective %s", why, asked.data,
-              got.data);
+              opaque ? "another block" : got.data);
     error_at(err, NULL, field, got.data);
     buffer_free(&asked);
     buffer_free(&got);

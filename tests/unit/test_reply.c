@@ -204,6 +204,19 @@ static void spec_echo(void **state)
                       "{\"mode\":\"dflash\",\"dflash\":{\"depth\":1,\"draft\":{\"a\":[1]}}}"));
 }
 
+/* A refusal's message is sealed: what an engine wrote into an open block is not in it. */
+static void spec_echo_is_not_repeated(void **state)
+{
+    (void)state;
+    assert_false(echo("{\"mode\":\"dflash\",\"dflash\":{\"depth\":1}}",
+                      "{\"mode\":\"dflash\",\"dflash\":{\"depth\":2,\"prompt\":[101,202]}}"));
+    assert_null(strstr(err.message, "101"));
+    assert_non_null(strstr(err.value, "101")); /* for the terminal */
+    assert_false(echo("{\"mode\":\"mtp\",\"mtp\":{\"depth\":2}}",
+                      "{\"mode\":\"mtp\",\"mtp\":{\"depth\":3}}"));
+    assert_non_null(strstr(err.message, "effective {\"mode\":\"mtp\",\"mtp\":{\"depth\":3}}"));
+}
+
 static void top_logits_are_eight(void **state)
 {
     (void)state;
@@ -245,9 +258,13 @@ static void batch_echo(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(free_run_equations),   cmocka_unit_test(free_run_close),
-        cmocka_unit_test(cohort_equations),     cmocka_unit_test(spec_echo),
-        cmocka_unit_test(top_logits_are_eight), cmocka_unit_test(batch_echo),
+        cmocka_unit_test(free_run_equations),
+        cmocka_unit_test(free_run_close),
+        cmocka_unit_test(cohort_equations),
+        cmocka_unit_test(spec_echo),
+        cmocka_unit_test(spec_echo_is_not_repeated),
+        cmocka_unit_test(top_logits_are_eight),
+        cmocka_unit_test(batch_echo),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
