@@ -160,12 +160,37 @@ static bool read_object(struct client *c, const struct read_rules *rules, const 
     }
 }
 
+/* An engine has seen every prompt, so its own words are a way out for them: what speaks of expected
+ * or actual tokens is withheld as on stderr, and so is what holds more numbers than a message
+ * needs. */
+static const char *engine_text(const char *text, struct buffer *out)
+{
+    enum { NUMBERS_MAX = 8 };
+    size_t numbers = 0;
+    for (const char *p = text; *p != '\0'; p++)
+        numbers += isdigit((unsigned char)p[0]) && !isdigit((unsigned char)p[1]);
+    if (numbers > NUMBERS_MAX)
+        buffer_text(out, "engine-text-withheld");
+    else
+        launch_redact(text, strlen(text), out);
+    return out->data != NULL ? out->data : "";
+}
+
 static bool decode_reply(struct arena *a, const char *line, size_t length,
                          struct wire_response *out, struct error *err)
 {
     if (wire_response_decode(a, line, length, out, err))
         return true;
-    return renamed(err, "Json", "engine response line could not be decoded: ");
+    if (err != NULL) { /* the decoder's message may repeat a key */
+        struct buffer text = {0};
+        const struct error inner = *err;
+        error_set(err, "Json", "engine response line could not be decoded: %s",
+                  engine_text(inner.message, &text));
+        error_at(err, NULL, inner.field[0] != '\0' ? inner.field : NULL,
+                 inner.value[0] != '\0' ? inner.value : NULL);
+        buffer_free(&text);
+    }
+    return false;
 }
 
 /* Hello: engine-protocol.md section 6, first row. */
@@ -306,27 +331,11 @@ static bool check_may_ask(const struct client *c, enum wire_kind kind, const str
     return true;
 }
 
-/* An engine has seen every prompt, so its own words are a way out for them: what speaks of expected
- * or actual tokens is withheld as on stderr, and so is what holds more numbers than a message
- * needs. */
-static const char *engine_text(const struct wire_response *r, struct buffer *out)
-{
-    enum { NUMBERS_MAX = 8 };
-    const char *text = r->error.text != NULL ? r->error.text : "no error text";
-    size_t numbers = 0;
-    for (const char *p = text; *p != '\0'; p++)
-        numbers += isdigit((unsigned char)p[0]) && !isdigit((unsigned char)p[1]);
-    if (numbers > NUMBERS_MAX)
-        buffer_text(out, "engine-text-withheld");
-    else
-        launch_redact(text, strlen(text), out);
-    return out->data != NULL ? out->data : "";
-}
-
 static bool engine_failed(const struct wire_response *r, enum wire_kind kind, struct error *err)
 {
+    const char *said = r->error.text != NULL ? r->error.text : "no error text";
     struct buffer text = {0};
-    error_set(err, "Engine", "%s: %s", wire_kind_name(kind), engine_text(r, &text));
+    error_set(err, "Engine", "%s: %s", wire_kind_name(kind), engine_text(said, &text));
     buffer_free(&text);
     return false;
 }

@@ -144,6 +144,17 @@ def test_an_engines_words(kit, error, shown):
         assert error not in result.stderr
 
 
+def test_a_repeated_key_full_of_numbers(kit):
+    """The decoder's message repeats the key: another way out for what an engine has read."""
+    key = " ".join(map(str, range(101, 130)))
+    line = '{"id":1,"nonce":"c0ffee","ok":true,"' + key + '":1,"' + key + '":1}'
+    script = {"at": at("prefill", 1), "do": "raw", "with": line}
+    result = kit.iterate(script=script)
+    assert result.returncode == 1
+    assert kit.assert_failed_score("Json")["error"].endswith(": engine-text-withheld")
+    assert not [text for text in published(kit, result) if "101 102" in text]
+
+
 def test_residents_of_a_recording(kit, run, root):
     """A recording opens several sessions: one load of the model answers in all of them."""
     from conftest import BUILD
