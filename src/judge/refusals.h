@@ -202,8 +202,9 @@
     REFUSALS_GOLDEN(X)                                                                             \
     REFUSALS_SEAL(X)                                                                               \
     REFUSALS_ENGINE(X)                                                                             \
-    REFUSALS_EQUATION(X) REFUSALS_COHORT(X) REFUSALS_SEMANTIC(X) REFUSALS_SANDBOX(X)               \
-        REFUSALS_MANIFEST(X) REFUSALS_RUN(X)
+    REFUSALS_EQUATION(X)                                                                           \
+    REFUSALS_COHORT(X) REFUSALS_SEMANTIC(X) REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X)               \
+        REFUSALS_RUN(X)
 
 struct refusal {
     const char *group, *name, *meaning;
