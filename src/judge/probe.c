@@ -92,11 +92,11 @@ static bool set_scene(struct scene *s, struct error *err)
     static const char secret[] = "{\"secret\": 1}\n";
     struct arena *a = &s->arena;
     unsigned char *weights = arena_alloc(a, PROBE_WEIGHTS_BYTES);
-    char here[PATH_MAX], self[PATH_MAX];
+    char self[PATH_MAX];
     const char *home = getenv("HOME");
     const char *temporary = getenv("TMPDIR");
     const ssize_t n = readlink("/proc/self/exe", self, sizeof self);
-    if (n <= 0 || (size_t)n >= sizeof self || getcwd(here, sizeof here) == NULL)
+    if (n <= 0 || (size_t)n >= sizeof self)
         return error_errno(err, NULL, "find this program");
     if (temporary == NULL || strlen(temporary) > 20)
         temporary = "/tmp";
@@ -118,7 +118,7 @@ static bool set_scene(struct scene *s, struct error *err)
     s->places[PROBE_PRIVATE] = path_join(a, private_folder, "hidden.golden.json");
     s->places[PROBE_HOME] =
         home != NULL && file_is_directory(home) ? arena_strdup(a, home) : "/root";
-    s->places[PROBE_FOLDER] = arena_strdup(a, here);
+    s->places[PROBE_FOLDER] = s->folder;
     s->places[PROBE_ENGINE] = arena_strndup(a, self, (size_t)n);
     s->places[PROBE_SOCKET] = path_join(a, s->folder, "socket");
     s->places[PROBE_JUDGE_PID] = arena_printf(a, "%ld", (long)getpid());
@@ -177,6 +177,17 @@ static void read_rows(struct child *c, struct probe_result *out)
     }
 }
 
+static void look_for_left_file(struct scene *s, struct probe_result *out)
+{
+    const struct probe_try *tries = probe_tries(&out->count);
+    const bool there = file_exists(path_join(&s->arena, s->folder, PROBE_LEFT_FILE));
+    for (size_t i = 0; i < out->count; i++)
+        if (strcmp(tries[i].name, PROBE_LEFT_TRY) == 0 && out->seen[i].done && !there) {
+            out->seen[i].done = false;
+            text_copy(out->seen[i].detail, sizeof out->seen[i].detail, "only inside");
+        }
+}
+
 bool probe_expected(const struct probe_try *t, unsigned features)
 {
     return t->allowed || (t->lifted & features) != 0;
@@ -225,6 +236,7 @@ static bool run_role(struct scene *s, bool gpu, bool unprotected, struct probe_r
         return false;
     read_rows(c, out);
     child_free(c);
+    look_for_left_file(s, out);
     return true;
 }
 

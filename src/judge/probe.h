@@ -16,7 +16,7 @@ enum probe_place {
     PROBE_CONTRACT,
     PROBE_PRIVATE, /* a file below MLXFAST_PRIVATE_DIR */
     PROBE_HOME,
-    PROBE_FOLDER, /* the judge's working directory */
+    PROBE_FOLDER, /* where golden and weights lie */
     PROBE_ENGINE,
     PROBE_PORT,   /* of a TCP listener on loopback */
     PROBE_SOCKET, /* of a listener on AF_UNIX; also its abstract name */
@@ -25,6 +25,9 @@ enum probe_place {
 };
 #define PROBE_ROLE "probe-role"
 #define PROBE_WEIGHTS_FILE "part.bin"
+#define PROBE_LEFT_FILE "left-by-the-engine" /* in PROBE_FOLDER: done only if it is there outside  \
+                                              */
+#define PROBE_LEFT_TRY "leave a file beside the weights"
 #define PROBE_PASSED_VARIABLE "BENCH_WORKER_PROBE"
 enum { PROBE_WEIGHTS_BYTES = 1 << 20 };
 

@@ -385,11 +385,11 @@ IN_FOLDER(write_dev, "/dev")
 IN_FOLDER(write_shm, "/dev/shm")
 IN_FOLDER(write_weights, p[PROBE_WEIGHTS])
 IN_FOLDER(write_home, p[PROBE_HOME])
-IN_FOLDER(write_judge_folder, p[PROBE_FOLDER])
 WRITE_TO(write_engine, p[PROBE_ENGINE])
 WRITE_TO(write_sysctl, "/proc/sys/kernel/core_pattern")
 WRITE_TO(write_drop_caches, "/proc/sys/vm/drop_caches")
 WRITE_TO(write_sysrq, "/proc/sysrq-trigger")
+WRITE_TO(write_terminal, "/dev/tty")
 WRITE_TO(write_cpu, "/sys/devices/system/cpu/cpu1/online")
 WRITE_TO(write_first_memory, "/proc/1/mem")
 READ_OF(read_golden, p[PROBE_GOLDEN])
@@ -403,9 +403,27 @@ READ_OF(read_kmsg, "/dev/kmsg")
 READ_OF(read_mem, "/dev/mem")
 READ_OF(read_kcore, "/proc/kcore")
 LIST_OF(list_home, p[PROBE_HOME])
-LIST_OF(list_judge_folder, p[PROBE_FOLDER])
 LIST_OF(list_first_descriptors, "/proc/1/fd")
 
+/* In the sandbox the folder may be a private one of the same name; the outer half looks. */
+TRY(leave_file)
+{
+    (void)detail;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", p[PROBE_FOLDER], PROBE_LEFT_FILE);
+    return closed(open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+}
+TRY(find_golden)
+{
+    bool found = false;
+    DIR *d = opendir(p[PROBE_FOLDER]);
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;)
+        found = found || strcmp(e->d_name, strrchr(p[PROBE_GOLDEN], '/') + 1) == 0;
+    if (d != NULL)
+        closedir(d);
+    *detail = found ? "its name is there" : "not there";
+    return found;
+}
 TRY(write_weights_file)
 {
     (void)detail;
@@ -1039,18 +1057,19 @@ static const struct probe_try tries[] = {
     {"writing", "change the weights folder's mode", false, chmod_weights, 0},
     {"writing", "write the engine's file", false, write_engine, 0},
     {"writing", "create a file in the home folder", false, write_home, 0},
-    {"writing", "create a file in the judge's folder", false, write_judge_folder, 0},
+    {"writing", PROBE_LEFT_TRY, false, leave_file, 0},
     {"writing", "write a sysctl", false, write_sysctl, 0},
     {"writing", "drop the page cache", false, write_drop_caches, 0},
     {"writing", "write /proc/sysrq-trigger", false, write_sysrq, 0},
     {"writing", "take a processor offline", false, write_cpu, 0},
+    {"writing", "the judge's terminal", false, write_terminal, 0},
     {"writing", "make a device node", false, make_device, 0},
     {"reading", "the golden beside the weights", false, read_golden, 0},
     {"reading", "a golden inside the engine's folder", false, read_masked, 0},
     {"reading", "the contract", false, read_contract, 0},
     {"reading", "the private folder", false, read_private, 0},
     {"reading", "list the home folder", false, list_home, 0},
-    {"reading", "list the judge's folder", false, list_judge_folder, 0},
+    {"reading", "the golden's name", false, find_golden, 0},
     {"reading", "/etc/shadow", false, read_shadow, 0},
     {"reading", "/etc/passwd", false, read_passwd, 0},
     {"reading", "/dev/mem", false, read_mem, 0},

@@ -215,6 +215,10 @@ static _Noreturn void become_engine(struct command_line *c, unsigned features, i
 {
     int listener = -1;
     unsetenv("PWD"); /* bubblewrap's */
+    /* Here and not before: bubblewrap's process, root without capabilities, could not end a first
+     * process of another user when it dies. */
+    if (features & SANDBOX_AS_ROOT)
+        drop_root();
     if (!sandbox_filter_install(features, &listener) || !send_descriptor(socket, listener))
         stop("cannot install the filters", NULL);
     close(listener);
@@ -259,10 +263,7 @@ int sandbox_exec_main(int argc, char **argv)
     if (!check)
         engine = open_engine(&c);
     set_limits(data_bytes);
-    if (features & SANDBOX_AS_ROOT)
-        drop_root();
-    /* After the change of user, which clears it. Not dumpable: the engine, which has the same uid,
-     * cannot look into this process or change it. */
+    /* Not dumpable: an engine with the same uid cannot look into this process or change it. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
         prctl(PR_SET_DUMPABLE, 0) != 0 ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
@@ -272,6 +273,8 @@ int sandbox_exec_main(int argc, char **argv)
         stop("cannot make the engine's process", NULL);
     if (pid == 0 && check) {
         int listener = -1;
+        if (features & SANDBOX_AS_ROOT)
+            drop_root();
         _exit(sandbox_filter_install((unsigned)features, &listener) ? 0 : EXIT_INSIDE);
     }
     if (pid == 0)
