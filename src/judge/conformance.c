@@ -21,7 +21,7 @@ static const char command_name[] = "benchd conformance";
 
 static struct {
     const char *engine, *weights, *contract, *manifest;
-    struct option_list resources, only;
+    struct option_list resources, only, except;
     int64_t vocab, seed_tokens;
     bool has_vocab, has_seed, trusted, json, quiet;
 } f;
@@ -46,6 +46,7 @@ static const struct option_spec specs[] = {
     {"--engine-resource", OPTION_LIST, false, "NAME=PATH",
      "Forwarded to the engine as --resource NAME=PATH.", &f.resources, NULL, 0, 0},
     {"--only", OPTION_LIST, false, "NAME", "Run this check only.", &f.only, NULL, 0, 0},
+    {"--except", OPTION_LIST, false, "NAME", "Leave this check out.", &f.except, NULL, 0, 0},
     {"--json", OPTION_SWITCH, false, NULL, "A JSON document on stdout instead of the table.",
      &f.json, NULL, 0, 0},
     {"--quiet", OPTION_SWITCH, false, NULL, "No progress.", &f.quiet, NULL, 0, 0},
@@ -119,21 +120,29 @@ static size_t list_checks(struct arena *a, struct row **out)
     return count;
 }
 
-static bool choose(struct row *rows, size_t count, struct error *err)
+/* Each name of the list is a check's; those rows become `chosen`. */
+static bool mark(struct row *rows, size_t count, const char *flag, const struct option_list *names,
+                 bool chosen, struct error *err)
 {
-    if (f.only.count == 0)
-        return true;
-    for (size_t i = 0; i < count; i++)
-        rows[i].chosen = false;
-    for (size_t n = 0; n < f.only.count; n++) {
+    for (size_t n = 0; n < names->count; n++) {
         bool found = false;
         for (size_t i = 0; i < count; i++)
-            if (strcmp(rows[i].check->name, f.only.items[n]) == 0)
-                rows[i].chosen = found = true;
+            if (strcmp(rows[i].check->name, names->items[n]) == 0) {
+                rows[i].chosen = chosen;
+                found = true;
+            }
         if (!found)
-            return misuse(err, "--only", f.only.items[n], "there is no check of this name");
+            return misuse(err, flag, names->items[n], "there is no check of this name");
     }
     return true;
+}
+
+static bool choose(struct row *rows, size_t count, struct error *err)
+{
+    for (size_t i = 0; i < count; i++)
+        rows[i].chosen = f.only.count == 0;
+    return mark(rows, count, "--only", &f.only, true, err) &&
+           mark(rows, count, "--except", &f.except, false, err);
 }
 
 /* ---- inputs ---- */

@@ -10,6 +10,7 @@
 #include "judge/gates.h"
 #include "judge/golden.h"
 #include "judge/manifest_check.h"
+#include "judge/semantic.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -57,7 +58,8 @@ static const struct command command = {
              "cannot be read.\n"
              "Environment: MLXFAST_QWEN_MTP_TRACK_ID or MLXFAST_TRACK_ID must agree with the "
              "contract where set; MLXFAST_HELLO_TIMEOUT_S (600), MLXFAST_REPLY_TIMEOUT_S (600) and "
-             "MLXFAST_BARRIER_TIMEOUT_S (60) bound every read from the engine.",
+             "MLXFAST_BARRIER_TIMEOUT_S (60) bound every read from the engine; "
+             "MLXFAST_SEMANTIC_JUDGE_CMD judges the cases with a semantic_prompt.",
     .options = specs,
     .option_count = sizeof specs / sizeof *specs};
 
@@ -130,6 +132,7 @@ struct inputs {
     struct contract *contract;
     struct golden *golden;
     struct runner_description manifest;
+    struct semantic_judge semantic;
 };
 
 /* In the order of the page: contract (misuse), golden, and the manifest before the engine starts,
@@ -158,6 +161,9 @@ static bool load_inputs(struct inputs *in, int *status, struct error *err)
     if (!golden_load(f.golden, &rules, &in->golden, err))
         return false;
     *status = EXIT_USAGE;
+    if (!semantic_judge_from_environment(&in->semantic, err) ||
+        !semantic_check_ready(&in->semantic, in->golden, c->semantic_min_pass, err))
+        return false;
     return f.manifest == NULL || manifest_check_load(&in->arena, f.manifest, &in->manifest, err);
 }
 
@@ -190,7 +196,11 @@ static int run(struct inputs *in, struct client_options *o)
                                     .steps = in->contract->correctness_steps,
                                     .vocab_size = in->contract->vocab_size,
                                     .all = true,
-                                    .quiet = f.quiet};
+                                    .quiet = f.quiet,
+                                    .has_mismatch_gap = in->contract->has_mismatch_logit_gap,
+                                    .mismatch_gap = in->contract->mismatch_logit_gap,
+                                    .semantic = &in->semantic,
+                                    .semantic_min_pass = in->contract->semantic_min_pass};
     if (!client_start(o, &c, &err)) {
         status = failed_run(c, in->golden, &r, &err);
     } else if (f.manifest != NULL && !manifest_holds(&in->manifest, c)) {

@@ -3,6 +3,7 @@
 #include "judge/conformance_kit.h"
 
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +11,8 @@ enum {
     OVERSIZE_TOKENS = 1 << 22, /* more than any context: 8 MiB of text */
     LONG_LINE = 4 << 20,
     BEYOND_LIMIT = WIRE_REQUEST_LIMIT + (1 << 20),
-    NESTING = 100000
+    NESTING = 100000,
+    PIECE_PAUSE_MS = 20
 };
 
 static struct peer *fault_peer(struct kit *k, struct verdict *v)
@@ -328,9 +330,11 @@ static void check_split_write(struct kit *k, struct verdict *v)
         return;
     put_brief(k, 511, &out);
     const size_t third = out.length / 3;
-    if (send_text(k, p, what, out.data, third, v) &&
-        send_text(k, p, what, out.data + third, third, v) &&
-        send_text(k, p, what, out.data + 2 * third, out.length - 2 * third, v))
+    bool ok = send_text(k, p, what, out.data, third, v);
+    poll(NULL, 0, PIECE_PAUSE_MS); /* so that the pieces do not meet in the pipe */
+    ok = ok && send_text(k, p, what, out.data + third, third, v);
+    poll(NULL, 0, PIECE_PAUSE_MS);
+    if (ok && send_text(k, p, what, out.data + 2 * third, out.length - 2 * third, v))
         brief_answered(k, p, 511, what, v);
     buffer_free(&out);
 }

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { COHORT_MOST = 64 }; /* wider ones are tried at this width */
+
 static struct wire_request run_request(uint32_t count)
 {
     struct wire_request q = client_request(WIRE_KIND_free_decode_run);
@@ -116,7 +118,7 @@ static void check_run_before_begin(struct kit *k, struct verdict *v)
         !kit_recovers(k, p, "free_decode_run without a begin", v))
         return;
     q = kit_prompt(WIRE_KIND_free_decode_begin, &k->brief);
-    if (!kit_ask(k, p, &q, NULL, v) || !kit_barrier(k, p, 1, NULL, v))
+    if (!kit_ask(k, p, &q, NULL, v) || !kit_barrier(k, p, -1, NULL, v))
         return;
     q = run_request(4);
     if (kit_request_refused(k, p, "free_decode_run after a barrier", &q, v))
@@ -321,7 +323,11 @@ static bool cohort_run(struct kit *k, struct peer *p, uint32_t streams,
 
 static struct peer *cohort_peer(struct kit *k, struct verdict *v)
 {
-    return kit_learn_greedy(k, v) ? kit_peer_with(k, "batched_free_run_decode", v) : NULL;
+    struct peer *p = kit_learn_greedy(k, v) ? kit_peer_with(k, "batched_free_run_decode", v) : NULL;
+    if (p == NULL || p->hello.max_batch_size.value >= 2)
+        return p;
+    kit_skip(v, "the hello's max_batch_size is not usable");
+    return NULL;
 }
 
 static void check_cohort(struct kit *k, struct verdict *v)
@@ -330,7 +336,8 @@ static void check_cohort(struct kit *k, struct verdict *v)
     const struct wire_response *r;
     if (p == NULL)
         return;
-    const uint32_t widths[] = {2, p->hello.max_batch_size.value};
+    const uint32_t most = p->hello.max_batch_size.value;
+    const uint32_t widths[] = {2, most < COHORT_MOST ? most : COHORT_MOST};
     for (size_t w = 0; w < 2; w++) {
         if (!cohort_run(k, p, widths[w], &r, v))
             return;
@@ -383,7 +390,7 @@ static void check_cohort_bounds(struct kit *k, struct verdict *v)
     if (!kit_request_refused(k, p, "seed_tokens beside seed_tokens_by_stream", &q, v) ||
         !kit_recovers(k, p, "seed_tokens beside seed_tokens_by_stream", v))
         return;
-    if (most < 4096) {
+    if (most < COHORT_MOST) {
         q = cohort_begin(k, most + 1);
         if (kit_request_refused(k, p, "more streams than max_batch_size", &q, v))
             kit_recovers(k, p, "more streams than max_batch_size", v);

@@ -415,7 +415,14 @@ bool kit_ask(struct kit *k, struct peer *p, struct wire_request *q,
     const struct wire_response *r;
     if (!kit_ask_loosely(k, p, q, &r, v))
         return false;
-    if (!reply_check(wire_kind_find(q->kind.text), q, r, &err)) {
+    const enum wire_kind kind = wire_kind_find(q->kind.text);
+    if (kind == WIRE_KIND_correctness_begin || kind == WIRE_KIND_correctness_step) {
+        /* top_logits have a check of their own; what is wrong with them is said once. */
+        if (!r->token.present) {
+            kit_fail(v, "%s: the reply carries no token", q->kind.text);
+            return false;
+        }
+    } else if (!reply_check(kind, q, r, &err)) {
         fail_of(v, q->kind.text, &err);
         return false;
     }

@@ -411,7 +411,7 @@ const struct kit_check kit_verb_checks[] = {
     {"decode", "decode_begin and decode_step",
      "decode_begin answers with seed_token, each decode_step with token.", check_decode},
     {"teacher_forced", "correctness_begin and correctness_step",
-     "correctness_begin and each correctness_step answer with token and 8 top_logits.",
+     "correctness_begin and each correctness_step answer with a token of the vocabulary.",
      check_teacher_forced},
     {"top_logits", "correctness_begin and correctness_step",
      "top_logits are 8 finite logits of different tokens, falling, ties by lower token, the "
