@@ -177,15 +177,21 @@ static void read_rows(struct child *c, struct probe_result *out)
     }
 }
 
-static void look_for_left_file(struct scene *s, struct probe_result *out)
+/* Files that the role could leave are done only when they can be seen from outside. */
+static void look_for_left_files(struct scene *s, struct probe_result *out)
 {
+    const struct {
+        const char *name, *folder;
+    } left[] = {{PROBE_LEFT_TRY, s->folder}, {PROBE_LEFT_HOME_TRY, s->places[PROBE_HOME]}};
     const struct probe_try *tries = probe_tries(&out->count);
-    const bool there = file_exists(path_join(&s->arena, s->folder, PROBE_LEFT_FILE));
-    for (size_t i = 0; i < out->count; i++)
-        if (strcmp(tries[i].name, PROBE_LEFT_TRY) == 0 && out->seen[i].done && !there) {
-            out->seen[i].done = false;
-            text_copy(out->seen[i].detail, sizeof out->seen[i].detail, "only inside");
-        }
+    for (size_t k = 0; k < sizeof left / sizeof *left; k++) {
+        const bool there = unlink(path_join(&s->arena, left[k].folder, PROBE_LEFT_FILE)) == 0;
+        for (size_t i = 0; i < out->count; i++)
+            if (strcmp(tries[i].name, left[k].name) == 0 && out->seen[i].done && !there) {
+                out->seen[i].done = false;
+                text_copy(out->seen[i].detail, sizeof out->seen[i].detail, "only inside");
+            }
+    }
 }
 
 bool probe_expected(const struct probe_try *t, unsigned features)
@@ -236,7 +242,7 @@ static bool run_role(struct scene *s, bool gpu, bool unprotected, struct probe_r
         return false;
     read_rows(c, out);
     child_free(c);
-    look_for_left_file(s, out);
+    look_for_left_files(s, out);
     return true;
 }
 
@@ -297,22 +303,33 @@ static const char *seen_word(const struct probe_seen *s)
     return s->ran ? word(s->done) : "nothing";
 }
 
+static void print_group(struct table *t, const struct probe_result *r, const char *group)
+{
+    size_t count;
+    const struct probe_try *tries = probe_tries(&count);
+    table_row(t, group, "", "", "", "");
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(group, tries[i].group) != 0)
+            continue;
+        char name[96];
+        snprintf(name, sizeof name, "  %s", tries[i].name);
+        table_row(t, name, word(probe_expected(&tries[i], r->features)), seen_word(&r->seen[i]),
+                  r->seen[i].detail, probe_as_expected(r, i) ? "ok" : "WRONG");
+    }
+}
+
 static void print_table(const struct probe_result *r)
 {
     size_t count;
     const struct probe_try *tries = probe_tries(&count);
     struct table *t = table_new(5);
-    const char *group = "";
     table_row(t, "thing", "expected", "seen", "how", "");
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(group, tries[i].group) != 0) {
-            group = tries[i].group;
-            table_row(t, group, "", "", "", "");
-        }
-        char name[96];
-        snprintf(name, sizeof name, "  %s", tries[i].name);
-        table_row(t, name, word(probe_expected(&tries[i], r->features)), seen_word(&r->seen[i]),
-                  r->seen[i].detail, probe_as_expected(r, i) ? "ok" : "WRONG");
+    for (size_t first = 0; first < count; first++) {
+        bool begun = false;
+        for (size_t i = 0; i < first; i++)
+            begun = begun || strcmp(tries[i].group, tries[first].group) == 0;
+        if (!begun)
+            print_group(t, r, tries[first].group);
     }
     table_print(t);
     printf("sandbox: %s\n%zu of %zu as expected\n", r->seal, count - r->wrong, count);

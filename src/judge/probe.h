@@ -25,9 +25,11 @@ enum probe_place {
 };
 #define PROBE_ROLE "probe-role"
 #define PROBE_WEIGHTS_FILE "part.bin"
-#define PROBE_LEFT_FILE "left-by-the-engine" /* in PROBE_FOLDER: done only if it is there outside  \
-                                              */
+#define PROBE_LEFT_FILE                                                                            \
+    ".left-by-the-probe" /* done only if it is there outside                                       \
+                          */
 #define PROBE_LEFT_TRY "leave a file beside the weights"
+#define PROBE_LEFT_HOME_TRY "create a file in the home folder"
 #define PROBE_PASSED_VARIABLE "BENCH_WORKER_PROBE"
 enum { PROBE_WEIGHTS_BYTES = 1 << 20 };
 

@@ -95,9 +95,9 @@ class Kit:
         """Unsandboxed unless asked: the scripted engine writes its log where it may not otherwise."""
         arguments = [BUILD / "benchd", "iterate", "--engine", engine, "--weights", self.weights,
                      "--golden", self.golden, "--contract", self.contract, "--score-path",
-                     self.score, "--engine-resource", f"log={self.folder / 'log.json'}"]
+                     self.score]
         if not sandbox:
-            arguments.append("--no-sandbox")
+            arguments += ["--no-sandbox", "--engine-resource", f"log={self.folder / 'log.json'}"]
         if script is not None:
             arguments += ["--engine-resource", f"script={self.script(**script)}"]
         arguments = [str(a) for a in [*arguments, *extra]]
