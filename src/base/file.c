@@ -1,6 +1,7 @@
 /* Files: see file.h. */
 #include "base/file.h"
 
+#include "base/interrupt.h"
 #include "base/number.h"
 
 #include <dirent.h>
@@ -138,8 +139,33 @@ static bool sync_folder_of(const char *path)
     return ok;
 }
 
+bool file_check_target(const char *path, struct error *err)
+{
+    struct stat st;
+    struct arena scratch = {0};
+    const char *name = path_basename(path);
+    const size_t length = (size_t)(name - path);
+    const char *folder = length > 0 ? arena_strndup(&scratch, path, length) : ".";
+    bool ok = true;
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        ok = not_regular(err, path);
+    } else if (*name == '\0') {
+        error_set(err, "IO", "a file needs a name");
+        ok = error_at(err, path, NULL, NULL);
+    } else if (!file_is_directory(folder)) {
+        errno = file_exists(folder) ? ENOTDIR : ENOENT;
+        ok = error_errno(err, path, "cannot create");
+    } else if (access(folder, W_OK | X_OK) != 0) {
+        ok = error_errno(err, path, "cannot create");
+    }
+    arena_free(&scratch);
+    return ok;
+}
+
 bool file_write_atomic(const char *path, const void *data, size_t length, struct error *err)
 {
+    if (!file_check_target(path, err))
+        return false;
     struct buffer temporary = {0};
     buffer_printf(&temporary, "%s.tmp.%ld", path, (long)getpid());
     const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
@@ -149,7 +175,9 @@ bool file_write_atomic(const char *path, const void *data, size_t length, struct
         fd = open(temporary.data, flags, 0666);
     }
     bool ok = fd >= 0;
-    if (!ok)
+    if (ok)
+        interrupt_partial_file(temporary.data);
+    else
         error_errno(err, path, "cannot create");
     if (ok && !write_all(fd, data, length))
         ok = error_errno(err, path, "cannot write");
@@ -161,6 +189,7 @@ bool file_write_atomic(const char *path, const void *data, size_t length, struct
         ok = error_errno(err, path, "cannot put in place");
     if (!ok && fd >= 0)
         unlink(temporary.data);
+    interrupt_partial_file(NULL);
     if (ok && !sync_folder_of(path))
         ok = error_errno(err, path, "cannot write its folder to the disk");
     buffer_free(&temporary);

@@ -22,8 +22,13 @@ struct file_map {
 bool file_map_open(const char *path, struct file_map *out, struct error *err);
 void file_unmap(struct file_map *map);
 
+/* Whether a file could be put at path: its folder is there and may be written to, and nothing but a
+ * regular file stands there: renaming over a device, a folder or a link would take it away. For a
+ * program to ask before hours of work. Errors: IO, NOT-A-REGULAR-FILE. */
+bool file_check_target(const char *path, struct error *err);
+
 /* Writes to "<path>.tmp.<pid>" in the same folder, fsync, rename, fsync of the folder. On any
- * failure the temporary file is removed and the old file is untouched. */
+ * failure the temporary file is removed and the old file is untouched. Errors: as above. */
 bool file_write_atomic(const char *path, const void *data, size_t length, struct error *err);
 
 bool file_exists(const char *path);       /* follows links */

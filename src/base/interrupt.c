@@ -16,6 +16,7 @@ enum { GROUPS = 64 };
 static atomic_bool requested;
 static atomic_int wake = -1;
 static atomic_int groups[GROUPS]; /* 0: free; read by the handler, so lock-free */
+static _Atomic(const char *) partial;
 
 static void on_signal(int signal_number)
 {
@@ -26,6 +27,7 @@ static void on_signal(int signal_number)
             if (group > 0)
                 kill(-group, SIGKILL);
         }
+        interrupt_remove_partial();
         signal(signal_number, SIG_DFL);
         raise(signal_number);
     } else {
@@ -76,6 +78,18 @@ int interrupt_descriptor(void)
     return atomic_load(&wake);
 }
 
+void interrupt_partial_file(const char *path)
+{
+    atomic_store(&partial, path);
+}
+
+void interrupt_remove_partial(void)
+{
+    const char *path = atomic_load(&partial);
+    if (path)
+        unlink(path);
+}
+
 void interrupt_remember_group(pid_t group)
 {
     for (int i = 0; i < GROUPS; i++) {
@@ -92,4 +106,12 @@ void interrupt_forget_group(pid_t group)
         if (atomic_compare_exchange_strong(&groups[i], &expected, 0))
             return;
     }
+}
+
+bool interrupt_knows_group(pid_t group)
+{
+    for (int i = 0; i < GROUPS; i++)
+        if (atomic_load(&groups[i]) == group)
+            return true;
+    return false;
 }

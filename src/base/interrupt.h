@@ -1,5 +1,6 @@
-/* Between interrupt.c and child.c only: the descriptor that wakes a poll, and the groups that a
- * second signal takes down with the program. The public part is in child.h. */
+/* The descriptor that wakes a poll, and what a second signal takes down with the program: groups of
+ * processes and an unfinished file. Between the files of base, but for interrupt_partial_file. The
+ * public part is in child.h. */
 #ifndef MLXFAST_BASE_INTERRUPT_H
 #define MLXFAST_BASE_INTERRUPT_H
 
@@ -10,5 +11,11 @@ int interrupt_descriptor(void); /* readable once interrupted; -1 when not instal
 void interrupt_quiet(void);     /* empties the descriptor */
 void interrupt_remember_group(pid_t group);
 void interrupt_forget_group(pid_t group);
+bool interrupt_knows_group(pid_t group);
+
+/* A file that is being made, removed where a signal ends the program at once; NULL: none. The text
+ * must live until the next call. */
+void interrupt_partial_file(const char *path);
+void interrupt_remove_partial(void);
 
 #endif

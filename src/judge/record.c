@@ -571,7 +571,10 @@ bool record_golden(const struct record_options *o, struct error *err)
                                             .echo_stderr = !o->quiet},
                          .document = json_object(),
                          .screens = json_array()};
-    const bool ok = client_deadlines_from_environment(&r.client_options, err) &&
+    /* Asked now: a recording may take hours. */
+    const bool ok = file_check_target(o->out, err) &&
+                    (o->screen_report == NULL || file_check_target(o->screen_report, err)) &&
+                    client_deadlines_from_environment(&r.client_options, err) &&
                     check_contract(&r, err) && plan_sandbox(&r, err) && add_provenance(&r, err) &&
                     add_cases(&r, err) && add_gates(&r, err) && add_benchmark(&r, err) &&
                     write_results(&r, err);

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/number.h"
 #include "base/options.h"
+#include "base/standard.h"
 #include "base/terminal.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/serve/generate.h"
@@ -15,7 +16,6 @@
 #include "engine/serve/token_file.h"
 #include "engine/serve/worker.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,10 +36,7 @@ static int fail(int status, const struct error *err)
 static int finish_output(void)
 {
     struct error err;
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return EXIT_SUCCESS;
-    error_errno(&err, "stdout", "writing the output");
-    return fail(EXIT_RUN, &err);
+    return standard_finish(&err) ? EXIT_SUCCESS : fail(EXIT_RUN, &err);
 }
 
 /* ---- flags that several commands share ---- */
@@ -149,7 +146,7 @@ static int parse(const struct command *c, int argc, char **argv)
         return -1;
     case OPTIONS_HELP:
         options_help(c, stdout);
-        return EXIT_SUCCESS;
+        return finish_output();
     default:
         name_usage_error(c, argc, argv, &err);
         return fail(EXIT_USAGE, &err);
@@ -248,7 +245,6 @@ static int serve(int argc, char **argv)
                      "BENCH_WORKER_RESIDENT_SOCKET");
     if (!resolve_engine(&flags, &o.model, &err))
         return fail(EXIT_USAGE, &err);
-    signal(SIGPIPE, SIG_IGN);
     if (!worker_open(&o, &worker, &err))
         return fail(is_option_error(&err) ? EXIT_USAGE : EXIT_RUN, &err);
     const struct model_info *info = worker_model_info(worker);
@@ -347,11 +343,11 @@ static void show_progress(void *context, size_t done)
         progress_end(p);
 }
 
-static void show_text(void *context, const char *text, size_t length)
+/* False when the reader went away: nothing more need be made. */
+static bool show_text(void *context, const char *text, size_t length)
 {
     (void)context;
-    fwrite(text, 1, length, stdout);
-    fflush(stdout);
+    return fwrite(text, 1, length, stdout) == length && fflush(stdout) == 0;
 }
 
 static double rate(size_t count, double seconds)
@@ -612,6 +608,8 @@ static int logits(int argc, char **argv)
     struct model *m = NULL;
     if (!resolve_engine(&flags, &model_options, &err))
         return fail(EXIT_USAGE, &err);
+    if (!file_check_target(out, &err))
+        return fail(EXIT_RUN, &err);
     if (strcmp(activations, "f32") == 0) {
         model_options.compute.activations = ACTIVATIONS_F32;
     } else if (strcmp(activations, "bf16") != 0) {
@@ -666,6 +664,7 @@ static void print_overview(FILE *out)
 
 int main(int argc, char **argv)
 {
+    standard_begin("bench-worker");
     if (argc < 2 || argv[1][0] == '-') {
         bool help = false;
         for (int i = 1; i < argc; i++)

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/number.h"
 #include "base/options.h"
+#include "base/standard.h"
 #include "judge/conformance.h"
 #include "judge/iterate.h"
 #include "judge/launch.h"
@@ -296,6 +297,8 @@ static int run_overhead(int argc, char **argv)
 
 /* ---- the table ---- */
 
+static const char iterate_name[] = "iterate";
+
 static int run_official(int argc, char **argv)
 {
     (void)argc;
@@ -329,7 +332,7 @@ static const struct {
     const char *name, *summary; /* summary NULL: not shown */
     int (*run)(int argc, char **argv);
 } subcommands[] = {
-    {"iterate", "times one engine, checks every token, seals the score", run_iterate},
+    {iterate_name, "times one engine, checks every token, seals the score", run_iterate},
     {"correctness", "runs a golden's correctness set with one engine", correctness_main},
     {"conformance", "tries an engine with every verb and every fault of the protocol",
      conformance_main},
@@ -357,13 +360,8 @@ static void print_usage(FILE *out)
                  "read,\n130 interrupted.\n");
 }
 
-int main(int argc, char **argv)
+static int run_command(int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], SANDBOX_EXEC) == 0)
-        return sandbox_exec_main(argc - 2, argv + 2);
-    if (argc > 1 && strcmp(argv[1], PROBE_ROLE) == 0)
-        return probe_role_main(argc - 2, argv + 2);
-    interrupt_install();
     if (argc < 2) {
         print_usage(stderr);
         return EXIT_USAGE;
@@ -382,4 +380,23 @@ int main(int argc, char **argv)
     fprintf(stderr, "benchd: unknown subcommand \"%s\"\n", name);
     print_usage(stderr);
     return EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    struct error err;
+    if (argc > 1 && strcmp(argv[1], SANDBOX_EXEC) == 0)
+        return sandbox_exec_main(argc - 2, argv + 2);
+    if (argc > 1 && strcmp(argv[1], PROBE_ROLE) == 0)
+        return probe_role_main(argc - 2, argv + 2);
+    standard_begin("benchd");
+    interrupt_install();
+    const int status = run_command(argc, argv);
+    if (standard_finish(&err))
+        return status;
+    /* The exit code of a run is its verdict, and its score is sealed: a table that nobody read
+     * changes neither. */
+    const bool sealed = argc > 1 && strcmp(argv[1], iterate_name) == 0;
+    fail("benchd", &err, EXIT_FAILED);
+    return status == EXIT_OK && !sealed ? EXIT_FAILED : status;
 }

@@ -2,6 +2,7 @@
 #include "base/child.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "base/standard.h"
 #include "judge/record.h"
 #include "judge/sandbox.h"
 
@@ -154,11 +155,12 @@ int main(int argc, char **argv)
     struct error err = {0};
     if (argc > 1 && strcmp(argv[1], SANDBOX_EXEC) == 0)
         return sandbox_exec_main(argc - 2, argv + 2);
+    standard_begin("record-correctness-golden");
     interrupt_install();
     switch (options_parse(&command, argc - 1, argv + 1, NULL, &err)) {
     case OPTIONS_HELP:
         options_help(&command, stdout);
-        return EXIT_OK;
+        return standard_finish(&err) ? EXIT_OK : fail(&err, EXIT_FAILED);
     case OPTIONS_ERROR:
         return fail(&err, EXIT_USAGE);
     case OPTIONS_OK:

@@ -129,10 +129,35 @@ static void failed_write_leaves_nothing(void **state)
     char *inside = in_folder("kept/x");
     assert_true(file_write_atomic(inside, "x", 1, &err));
     assert_false(file_write_atomic(path, "data", 4, &err)); /* a folder is in the way */
-    assert_string_equal(err.name, "IO");
+    assert_string_equal(err.name, "NOT-A-REGULAR-FILE");
     assert_string_equal(err.file, path);
     assert_int_equal(count_files(), 1);
     assert_false(file_write_atomic(in_folder("no/such/folder"), "data", 4, &err));
+    assert_int_equal(count_files(), 1);
+}
+
+static void only_files_are_targets(void **state)
+{
+    (void)state;
+    struct error err;
+    const char *fifo = in_folder("fifo"), *link = in_folder("link"), *file = in_folder("file");
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    assert_int_equal(symlink("file", link), 0);
+    assert_true(file_check_target(file, &err));
+    assert_true(file_write_atomic(file, "x", 1, &err));
+    assert_true(file_check_target(file, &err));
+    const char *const wrong[] = {fifo, link, folder};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_false(file_check_target(wrong[i], &err));
+        assert_string_equal(err.name, "NOT-A-REGULAR-FILE");
+        assert_false(file_write_atomic(wrong[i], "x", 1, &err));
+    }
+    const char *const nowhere[] = {"", in_folder("no/such"), in_folder("file/x"), in_folder("no/")};
+    for (size_t i = 0; i < sizeof nowhere / sizeof *nowhere; i++) {
+        assert_false(file_check_target(nowhere[i], &err));
+        assert_string_equal(err.name, "IO");
+    }
+    assert_int_equal(unlink(fifo) + unlink(link), 0);
     assert_int_equal(count_files(), 1);
 }
 
@@ -213,6 +238,7 @@ int main(void)
         ROW(read_refusals),
         ROW(maps),
         ROW(failed_write_leaves_nothing),
+        ROW(only_files_are_targets),
         ROW(stale_temporary_is_replaced),
         ROW(folders),
         ROW(paths),

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -72,11 +73,14 @@ struct run {
     bool failed;
 };
 
-static void give_out(struct run *run, size_t from)
+static bool give_out(struct run *run, size_t from)
 {
     struct buffer *text = &run->result->text;
-    if (run->request->on_text && text->length > from)
-        run->request->on_text(run->request->context, text->data + from, text->length - from);
+    if (!run->request->on_text || text->length == from)
+        return true;
+    errno = 0;
+    return run->request->on_text(run->request->context, text->data + from, text->length - from) ||
+           error_errno(run->err, NULL, "writing the text");
 }
 
 static bool take_token(void *context, int32_t token)
@@ -87,8 +91,8 @@ static bool take_token(void *context, int32_t token)
     if (!run->stream.tokenizer)
         return true;
     size_t from = run->result->text.length;
-    run->failed = !token_stream_push(&run->stream, token, &run->result->text, run->err);
-    give_out(run, from);
+    run->failed = !token_stream_push(&run->stream, token, &run->result->text, run->err) ||
+                  !give_out(run, from);
     return !run->failed;
 }
 
@@ -155,7 +159,7 @@ bool generate_run(struct model *m, const struct tokenizer *t,
         size_t from = result->text.length;
         if (t)
             token_stream_finish(&run.stream, &result->text);
-        give_out(&run, from);
+        ok = ok && give_out(&run, from);
     }
     session_free(s);
     return ok;

@@ -32,8 +32,9 @@ struct generate_request {
     size_t count; /* tokens to make at most; the model's stop set ends it sooner */
     /* Prompt tokens done so far, after each piece. May be NULL. */
     void (*on_prefill)(void *context, size_t done);
-    /* Complete UTF-8 characters as soon as they are known. May be NULL. */
-    void (*on_text)(void *context, const char *text, size_t length);
+    /* Complete UTF-8 characters as soon as they are known; false ends the run (IO): nobody reads
+     * on. May be NULL. */
+    bool (*on_text)(void *context, const char *text, size_t length);
     void *context;
 };
 

@@ -4,6 +4,8 @@
 
 #include "base/arena.h"
 #include "base/child.h"
+#include "base/file.h"
+#include "base/interrupt.h"
 #include "base/number.h"
 
 #include <endian.h>
@@ -61,6 +63,11 @@ bool logits_write(struct model *m, const int64_t *tokens, size_t count, const ch
     struct arena arena = {0};
     char *temporary = arena_printf(&arena, "%s.tmp.%ld", path, (long)getpid());
     struct model_state *state = NULL;
+    if (!file_check_target(path, err)) {
+        arena_free(&arena);
+        return false;
+    }
+    interrupt_partial_file(temporary);
     FILE *file = fopen(temporary, "wb");
     bool ok = file != NULL || error_errno(err, path, "creating the file");
     ok = ok && model_state_new(m, &state, err) &&
@@ -73,6 +80,7 @@ bool logits_write(struct model *m, const int64_t *tokens, size_t count, const ch
         ok = error_errno(err, path, "giving the file its name");
     if (!ok && file)
         unlink(temporary);
+    interrupt_partial_file(NULL);
     model_state_free(state);
     arena_free(&arena);
     return ok;
