@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 #include "base/child_stderr.h"
+#include "base/child_strays.h"
 #include "base/clock.h"
 #include "base/interrupt.h"
 
@@ -30,7 +31,7 @@ struct child {
     struct stderr_reader *stderr_reader;
     struct buffer pending; /* stdout bytes read and not yet returned begin at start */
     size_t start, scanned; /* no newline in [start, scanned) */
-    bool ended, exited_by_itself;
+    bool ended, exited_by_itself, end_strays;
     int status;
     uint64_t peak_rss;
     char status_text[64];
@@ -161,6 +162,8 @@ bool child_start(const struct child_options *options, struct child **out, struct
         return spawn_failed(options, "no pipe for it", code, err);
     }
     keep_child_status();
+    if (options->end_strays)
+        strays_adopt();
     int open_max = (int)sysconf(_SC_OPEN_MAX);
     pid_t parent = getpid();
     /* No handler of ours may run in the child before it has reset them; the reader thread inherits
@@ -181,6 +184,7 @@ bool child_start(const struct child_options *options, struct child **out, struct
     struct child *c = memory_alloc(sizeof *c);
     c->pid = pid;
     c->pidfd = -1;
+    c->end_strays = options->end_strays;
     const char *step = "cannot make a process";
     if (code == 0) {
         setpgid(pid, pid); /* both sides do it: whoever comes first */
@@ -473,6 +477,8 @@ const char *child_end(struct child *c, int grace_ms)
     kill(-c->pid, SIGKILL);
     bool reaped = reap(c);
     interrupt_forget_group(c->pid);
+    if (c->end_strays)
+        strays_end(); /* before the reader is joined: they may hold its pipe */
     stderr_reader_end(c->stderr_reader);
     c->stderr_reader = NULL;
     close_if_open(&c->out);

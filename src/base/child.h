@@ -21,6 +21,9 @@ struct child_options {
      * NULL. */
     void (*on_stderr_line)(void *context, const char *line, size_t length);
     void *context;
+    /* child_end also ends what the child left outside its group: daemons. For a program that starts
+     * processes by child_start alone, and on one thread. */
+    bool end_strays;
 };
 
 /* Starts the child in a new process group with PR_SET_PDEATHSIG, default signal mask and

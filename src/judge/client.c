@@ -255,7 +255,8 @@ bool client_start(const struct client_options *o, struct client **out, struct er
     const struct child_options child = {.argv = sandbox_argv(&c->session, plan, argv),
                                         .envp = sandbox_environment(&c->session, plan, environment),
                                         .on_stderr_line = launch_log_line,
-                                        .context = c->log};
+                                        .context = c->log,
+                                        .end_strays = true};
     if (!child_start(&child, &c->child, err)) {
         client_free(c);
         return false;
