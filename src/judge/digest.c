@@ -119,6 +119,39 @@ bool weights_digest(const char *folder, struct tree_digest *out, struct error *e
     return ok;
 }
 
+static bool stamp_one(struct sha256 *h, const char *path, struct error *err)
+{
+    struct stat s;
+    if (stat(path, &s) != 0)
+        return error_errno(err, path, "stat");
+    const int64_t facts[] = {(int64_t)s.st_dev,          (int64_t)s.st_ino,
+                             (int64_t)s.st_size,         (int64_t)s.st_mtim.tv_sec,
+                             (int64_t)s.st_mtim.tv_nsec, (int64_t)s.st_ctim.tv_sec,
+                             (int64_t)s.st_ctim.tv_nsec};
+    sha256_update(h, facts, sizeof facts);
+    return true;
+}
+
+bool path_stamp(const char *path, char out[SHA256_HEX], struct error *err)
+{
+    struct arena arena = {0};
+    char **names = NULL;
+    size_t count = 0;
+    uint8_t digest[SHA256_BYTES];
+    struct sha256 *h = sha256_begin();
+    const bool folder = file_is_directory(path);
+    bool ok =
+        folder ? file_list_recursive(&arena, path, &names, &count, err) : stamp_one(h, path, err);
+    for (size_t i = 0; ok && i < count; i++) {
+        sha256_update(h, names[i], strlen(names[i]) + 1);
+        ok = stamp_one(h, path_join(&arena, path, names[i]), err);
+    }
+    sha256_finish(h, digest);
+    text_hex(out, digest, sizeof digest);
+    arena_free(&arena);
+    return ok;
+}
+
 struct harness_walk {
     struct arena arena;
     const char *root;

@@ -16,6 +16,11 @@ struct tree_digest {
  * folder has the digest of no bytes. Errors: IO. */
 bool weights_digest(const char *folder, struct tree_digest *out, struct error *err);
 
+/* What the system says of a file (through links), or of every file of a folder: place, size, times
+ * of change. A program cannot set the time of an inode's change, so a stamp that is still the same
+ * means that the bytes are, without reading them again. Errors: as weights_digest. */
+bool path_stamp(const char *path, char out[SHA256_HEX], struct error *err);
+
 /* The harness hash, new form: named roots below `root`, relative paths sorted bytewise, separators
  * of the weights digest. Dot names and __pycache__ are skipped; an unreadable file (IO) or a
  * symbolic link (NOT-A-REGULAR-FILE) is an error. A root of this tree that is not there is skipped

@@ -40,6 +40,7 @@ struct run {
     struct score_document score;
     struct tree_digest weights;
     bool has_weights;
+    char weights_stamp[SHA256_HEX], engine_stamp[SHA256_HEX];
     int64_t decode_steps;
     struct measure_result timing;
     struct semantic_judge semantic;
@@ -172,7 +173,8 @@ static bool preflight(struct run *r, struct measure_plan *plan, struct error *er
         error_set(err, "WEIGHTS-MISSING", "the weights folder is not there");
         return error_at(err, o->weights, NULL, NULL);
     }
-    if (!weights_digest(o->weights, &r->weights, err))
+    if (!path_stamp(o->weights, r->weights_stamp, err) ||
+        !weights_digest(o->weights, &r->weights, err))
         return false;
     r->has_weights = true;
     score_set_text(d, "weights_hash", r->weights.sha256);
@@ -191,7 +193,23 @@ static bool preflight(struct run *r, struct measure_plan *plan, struct error *er
         error_set(err, "ENGINE-MISSING", "the engine is no executable file");
         return error_at(err, o->engine, NULL, NULL);
     }
-    return plan_sandbox(r, err);
+    return path_stamp(o->engine, r->engine_stamp, err) && plan_sandbox(r, err);
+}
+
+/* After the run: what was measured must be what was hashed before it. */
+static bool check_unchanged(const struct run *r, struct error *err)
+{
+    char now[SHA256_HEX];
+    if (!path_stamp(r->o->weights, now, NULL) || strcmp(now, r->weights_stamp) != 0) {
+        error_set(err, "WEIGHTS-CHANGED",
+                  "files of the weights folder were changed after they had been hashed");
+        return error_at(err, r->o->weights, NULL, NULL);
+    }
+    if (!path_stamp(r->o->engine, now, NULL) || strcmp(now, r->engine_stamp) != 0) {
+        error_set(err, "ENGINE-CHANGED", "the engine's file was changed during the run");
+        return error_at(err, r->o->engine, NULL, NULL);
+    }
+    return true;
 }
 
 static bool environment_ceiling(double *out, struct error *err)
@@ -473,7 +491,7 @@ static enum iterate_exit run_and_seal(struct run *r, struct client_options *opti
         error_set(err, "Interrupted", "interrupted before the engine was started");
         return ITERATE_INTERRUPTED;
     }
-    const bool ran = ready && drive(r, plan, options, &why);
+    bool ran = ready && drive(r, plan, options, &why);
     if (r->client != NULL) {
         client_end(r->client);
         /* The kernel's high-water mark lags behind its own current figure by some pages. */
@@ -486,6 +504,7 @@ static enum iterate_exit run_and_seal(struct run *r, struct client_options *opti
         *err = why;
         return ITERATE_INTERRUPTED;
     }
+    ran = ran && check_unchanged(r, &why);
     seal_contract(r);
     seal_timing(r);
     seal_gates(r);
@@ -525,7 +544,8 @@ enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err
     if (contract_load(o->contract, track, &r.contract, err) && check_contract(&r, err) &&
         resolve_spec(&r, err) && client_deadlines_from_environment(&options, err) &&
         environment_ceiling(&plan.run_ceiling_seconds, err) &&
-        semantic_judge_from_environment(&r.semantic, err)) {
+        semantic_judge_from_environment(&r.semantic, err) &&
+        seal_check(o->score_path, o->mode == ITERATE_LOCAL_ITERATE, err)) {
         const struct contract *c = r.contract;
         r.decode_steps = o->mode == ITERATE_LOCAL_SUBMIT ? c->local_submit_benchmark_decode_steps
                                                          : c->benchmark_decode_steps;

@@ -185,6 +185,8 @@
     X("NOT-PASSED", "The run was complete and did not pass; the score says why.")                  \
     X("WEIGHTS-MISSING", "The weights folder of a run is not there.")                              \
     X("ENGINE-MISSING", "The engine of a run is no executable file.")                              \
+    X("WEIGHTS-CHANGED", "Files of the weights folder were changed between hashing and the end.")  \
+    X("ENGINE-CHANGED", "The engine's file was changed during its run.")                           \
     X("COMMIT-INVALID", "MLXFAST_COMMIT_SHA is no commit id.")                                     \
     X("SPEC-MODE-NOT-ALLOWED-FOR-TRACK", "The contract does not allow the speculation mode.")      \
     X("STORED-BASELINE-OVERRIDE-REFUSED",                                                          \
@@ -203,8 +205,7 @@
     REFUSALS_SEAL(X)                                                                               \
     REFUSALS_ENGINE(X)                                                                             \
     REFUSALS_EQUATION(X)                                                                           \
-    REFUSALS_COHORT(X) REFUSALS_SEMANTIC(X) REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X)               \
-        REFUSALS_RUN(X)
+    REFUSALS_COHORT(X) REFUSALS_SEMANTIC(X) REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_RUN(X)
 
 struct refusal {
     const char *group, *name, *meaning;

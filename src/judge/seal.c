@@ -4,7 +4,7 @@
  * an earlier score of that name is removed; then the integrity file, the sidecar and last the score
  * get their names. After a crash at any point either the earlier set stands untouched, or there is
  * no score file: a score file, when it is there, has the sidecar and integrity file that belong to
- * it. */
+ * it. Runs that seal into one folder at once take turns in the second half. */
 #include "judge/seal.h"
 
 #include "base/arena.h"
@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -198,7 +199,7 @@ static bool write_temporary(struct sealed_file *f, struct error *err)
 {
     int fd = open(f->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (fd < 0)
-        return error_errno(err, f->temporary, "create");
+        return error_errno(err, f->path, "create");
     f->written = true;
     size_t done = 0;
     while (done < f->bytes.length) {
@@ -206,18 +207,18 @@ static bool write_temporary(struct sealed_file *f, struct error *err)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
-            error_errno(err, f->temporary, "write");
+            error_errno(err, f->path, "write");
             close(fd);
             return false;
         }
         done += (size_t)n;
     }
     if (fsync(fd) != 0) {
-        error_errno(err, f->temporary, "flush");
+        error_errno(err, f->path, "flush");
         close(fd);
         return false;
     }
-    return close(fd) == 0 || error_errno(err, f->temporary, "close");
+    return close(fd) == 0 || error_errno(err, f->path, "close");
 }
 
 static bool flush_folder(const char *folder, struct error *err)
@@ -231,15 +232,20 @@ static bool flush_folder(const char *folder, struct error *err)
     return ok;
 }
 
-static bool commit_files(struct sealed_file *files, const char *folder, struct error *err)
+/* Two runs may end at once with the same score path: the folder's lock keeps one's files together.
+ * -1: this file system has no locks. */
+static int lock_folder(const char *folder)
+{
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), code;
+    do {
+        code = fd < 0 ? 0 : flock(fd, LOCK_EX);
+    } while (code != 0 && errno == EINTR);
+    return fd;
+}
+
+static bool put_in_place(struct sealed_file *files, const char *folder, struct error *err)
 {
     static const int order[] = {SEALED_INTEGRITY, SEALED_SIDECAR, SEALED_SCORE};
-    for (int i = 0; i < SEALED_COUNT; i++)
-        if (!check_target(&files[i], err))
-            return false;
-    for (int i = 0; i < SEALED_COUNT; i++)
-        if (!write_temporary(&files[i], err))
-            return false;
     if (unlink(files[SEALED_SCORE].path) != 0 && errno != ENOENT)
         return error_errno(err, files[SEALED_SCORE].path, "remove the earlier score");
     for (int i = 0; i < SEALED_COUNT; i++) {
@@ -252,6 +258,21 @@ static bool commit_files(struct sealed_file *files, const char *folder, struct e
         f->written = false;
     }
     return flush_folder(folder, err);
+}
+
+static bool commit_files(struct sealed_file *files, const char *folder, struct error *err)
+{
+    for (int i = 0; i < SEALED_COUNT; i++)
+        if (!check_target(&files[i], err))
+            return false;
+    for (int i = 0; i < SEALED_COUNT; i++)
+        if (!write_temporary(&files[i], err))
+            return false;
+    const int lock = lock_folder(folder);
+    const bool ok = put_in_place(files, folder, err);
+    if (lock >= 0)
+        close(lock);
+    return ok;
 }
 
 /* sha256sum escapes names with these; a plain line would not check. */
@@ -268,33 +289,61 @@ static bool check_name(const char *path, const char *integrity_name, struct erro
     return true;
 }
 
+/* The three files' names, final and temporary. */
+static bool name_files(struct arena *a, const char *score_path, bool local_iterate,
+                       struct sealed_file *files, const char **folder, struct error *err)
+{
+    const char *integrity_name =
+        local_iterate ? "benchmark-integrity.local-iterate.json" : "benchmark-integrity.json";
+    if (!check_name(score_path, integrity_name, err))
+        return false;
+    *folder = folder_of(a, score_path);
+    files[SEALED_SCORE].path = score_path;
+    files[SEALED_SIDECAR].path = arena_printf(a, "%s.sha256", score_path);
+    files[SEALED_INTEGRITY].path = path_join(a, *folder, integrity_name);
+    for (int i = 0; i < SEALED_COUNT; i++)
+        files[i].temporary = arena_printf(a, "%s.tmp.%ld", files[i].path, (long)getpid());
+    return true;
+}
+
+static void remove_temporaries(struct sealed_file *files)
+{
+    for (int i = 0; i < SEALED_COUNT; i++) {
+        if (files[i].written)
+            unlink(files[i].temporary);
+        buffer_free(&files[i].bytes);
+    }
+}
+
+bool seal_check(const char *score_path, bool local_iterate, struct error *err)
+{
+    struct arena arena = {0};
+    struct sealed_file files[SEALED_COUNT] = {0};
+    const char *folder;
+    bool ok = name_files(&arena, score_path, local_iterate, files, &folder, err);
+    for (int i = 0; ok && i < SEALED_COUNT; i++)
+        ok = check_target(&files[i], err) && write_temporary(&files[i], err);
+    remove_temporaries(files);
+    arena_free(&arena);
+    return ok;
+}
+
 bool seal_write(struct score_document *d, const struct seal_inputs *in, struct error *err)
 {
     struct arena arena = {0};
     struct sealed_file files[SEALED_COUNT] = {0};
     char sha256[SHA256_HEX];
-    const char *integrity_name =
-        in->local_iterate ? "benchmark-integrity.local-iterate.json" : "benchmark-integrity.json";
-    const char *folder = folder_of(&arena, in->score_path);
-    bool ok = check_name(in->score_path, integrity_name, err) &&
+    const char *folder;
+    bool ok = name_files(&arena, in->score_path, in->local_iterate, files, &folder, err) &&
               score_render(d, &files[SEALED_SCORE].bytes, err);
     if (ok) {
-        files[SEALED_SCORE].path = in->score_path;
-        files[SEALED_SIDECAR].path = arena_printf(&arena, "%s.sha256", in->score_path);
-        files[SEALED_INTEGRITY].path = path_join(&arena, folder, integrity_name);
-        for (int i = 0; i < SEALED_COUNT; i++)
-            files[i].temporary = arena_printf(&arena, "%s.tmp.%ld", files[i].path, (long)getpid());
         sha256_hex(files[SEALED_SCORE].bytes.data, files[SEALED_SCORE].bytes.length, sha256);
         buffer_printf(&files[SEALED_SIDECAR].bytes, "%s  %s\n", sha256,
                       path_basename(in->score_path));
         write_integrity(&arena, in, sha256, &files[SEALED_INTEGRITY].bytes);
         ok = commit_files(files, folder, err);
     }
-    for (int i = 0; i < SEALED_COUNT; i++) {
-        if (files[i].written)
-            unlink(files[i].temporary);
-        buffer_free(&files[i].bytes);
-    }
+    remove_temporaries(files);
     arena_free(&arena);
     return ok;
 }

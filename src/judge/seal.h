@@ -19,6 +19,12 @@ struct seal_inputs {
     const char *sandbox;
     bool local_iterate; /* chooses benchmark-integrity.local-iterate.json */
 };
+
+/* Whether a score could be sealed at score_path, tried with files of the names that sealing uses:
+ * asked before a run that would be lost otherwise. Errors: SCORE-PATH-INVALID, NOT-A-REGULAR-FILE,
+ * IO. */
+bool seal_check(const char *score_path, bool local_iterate, struct error *err);
+
 bool seal_write(struct score_document *d, const struct seal_inputs *in, struct error *err);
 
 /* Text from an engine or the system on its way into an artifact: control bytes, absolute paths,
