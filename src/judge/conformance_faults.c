@@ -313,10 +313,10 @@ static void check_two_at_once(struct kit *k, struct verdict *v)
     struct buffer out = {0};
     if (p == NULL)
         return;
-    for (int64_t id = 501; id <= 503; id++)
+    for (int64_t id = 1000501; id <= 1000503; id++)
         put_brief(k, id, &out);
     bool ok = send_text(k, p, what, out.data, out.length, v);
-    for (int64_t id = 501; ok && id <= 503; id++)
+    for (int64_t id = 1000501; ok && id <= 1000503; id++)
         ok = brief_answered(k, p, id, what, v);
     buffer_free(&out);
 }
@@ -328,14 +328,14 @@ static void check_split_write(struct kit *k, struct verdict *v)
     struct buffer out = {0};
     if (p == NULL)
         return;
-    put_brief(k, 511, &out);
+    put_brief(k, 1000511, &out);
     const size_t third = out.length / 3;
     bool ok = send_text(k, p, what, out.data, third, v);
     poll(NULL, 0, PIECE_PAUSE_MS); /* so that the pieces do not meet in the pipe */
     ok = ok && send_text(k, p, what, out.data + third, third, v);
     poll(NULL, 0, PIECE_PAUSE_MS);
     if (ok && send_text(k, p, what, out.data + 2 * third, out.length - 2 * third, v))
-        brief_answered(k, p, 511, what, v);
+        brief_answered(k, p, 1000511, what, v);
     buffer_free(&out);
 }
 
@@ -349,7 +349,7 @@ static void check_blank_lines(struct kit *k, struct verdict *v)
         const struct wire_response *r;
         struct buffer out = {0};
         buffer_text(&out, blanks[i]);
-        put_brief(k, 521, &out);
+        put_brief(k, 1000521, &out);
         const bool sent = send_text(k, p, what, out.data, out.length, v);
         buffer_free(&out);
         if (!sent)
@@ -360,8 +360,8 @@ static void check_blank_lines(struct kit *k, struct verdict *v)
         }
         /* The blank line may have been refused; then the request's own answer follows. */
         const bool refused = r->id.value == WIRE_ERROR_ID && !r->ok.value;
-        if (refused ? !brief_answered(k, p, 521, what, v)
-                    : !r->ok.value || r->id.value != 521 || r->token.value != k->brief_token) {
+        if (refused ? !brief_answered(k, p, 1000521, what, v)
+                    : !r->ok.value || r->id.value != 1000521 || r->token.value != k->brief_token) {
             if (v->is == KIT_PASS)
                 kit_fail(v, "%s: not answered as alone", what);
             return;
@@ -376,11 +376,11 @@ static void check_crlf(struct kit *k, struct verdict *v)
     struct buffer out = {0};
     if (p == NULL)
         return;
-    put_brief(k, 531, &out);
+    put_brief(k, 1000531, &out);
     out.length--;
     buffer_text(&out, "\r\n");
     if (send_text(k, p, what, out.data, out.length, v))
-        brief_answered(k, p, 531, what, v);
+        brief_answered(k, p, 1000531, what, v);
     buffer_free(&out);
 }
 
@@ -395,9 +395,9 @@ static void check_key_order(struct kit *k, struct verdict *v)
     buffer_text(&out, "{ \"prompt_tokens\" : [");
     for (size_t i = 0; i < k->brief.count; i++)
         buffer_printf(&out, "%s%" PRId64, i > 0 ? " , " : " ", k->brief.items[i]);
-    buffer_text(&out, " ] , \"kind\" : \"prefill\" , \"id\" : 541 }\n");
+    buffer_text(&out, " ] , \"kind\" : \"prefill\" , \"id\" : 1000541 }\n");
     if (send_text(k, p, what, out.data, out.length, v))
-        brief_answered(k, p, 541, what, v);
+        brief_answered(k, p, 1000541, what, v);
     buffer_free(&out);
 }
 
@@ -413,10 +413,10 @@ static void check_long_line(struct kit *k, struct verdict *v)
     out.data[0] = '{';
     out.length = LONG_LINE;
     struct buffer request = {0};
-    put_brief(k, 551, &request);
+    put_brief(k, 1000551, &request);
     buffer_append(&out, request.data + 1, request.length - 1);
     if (send_text(k, p, what, out.data, out.length, v))
-        brief_answered(k, p, 551, what, v);
+        brief_answered(k, p, 1000551, what, v);
     buffer_free(&request);
     buffer_free(&out);
 }

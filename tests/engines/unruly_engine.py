@@ -287,8 +287,8 @@ line_fault("refusal_without_nonce", lambda line: b'"shutdown"' in line,
 class answers_swapped(Honest):
     def answer(self, line):
         reply = super().answer(line)
-        if reply["ok"] and "token" in reply and reply["id"] in (501, 502) and b"prefill" in line:
-            reply["id"] = 1003 - reply["id"]
+        if reply["id"] in (1000501, 1000502):
+            reply["id"] = 2001003 - reply["id"]
         return reply
 
 
