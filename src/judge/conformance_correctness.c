@@ -10,11 +10,13 @@
 #include "judge/gates.h"
 #include "judge/golden.h"
 #include "judge/manifest_check.h"
+#include "judge/sandbox.h"
 #include "judge/semantic.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { EXIT_PASSED = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
@@ -22,9 +24,9 @@ static const char command_name[] = "benchd correctness";
 
 static struct {
     const char *engine, *weights, *golden, *golden_sha256, *contract, *manifest;
-    struct option_list resources;
+    struct option_list resources, trees;
     int64_t golden_bytes;
-    bool has_bytes, trusted, quiet;
+    bool has_bytes, trusted, no_sandbox, quiet;
 } f;
 
 static const struct option_spec specs[] = {
@@ -47,6 +49,11 @@ static const struct option_spec specs[] = {
      &f.trusted, NULL, 0, 0},
     {"--engine-resource", OPTION_LIST, false, "NAME=PATH",
      "Forwarded to the worker as --resource NAME=PATH.", &f.resources, NULL, 0, 0},
+    {"--engine-tree", OPTION_LIST, false, "DIR",
+     "A folder that the sandboxed engine may read: its libraries, kernels, modules.", &f.trees,
+     NULL, 0, 0},
+    {"--no-sandbox", OPTION_SWITCH, false, NULL, "Run the engine without the sandbox.",
+     &f.no_sandbox, NULL, 0, 0},
     {"--quiet", OPTION_SWITCH, false, NULL, "No progress and no engine log.", &f.quiet, NULL, 0, 0},
 };
 static const struct command command = {
@@ -133,6 +140,7 @@ struct inputs {
     struct golden *golden;
     struct runner_description manifest;
     struct semantic_judge semantic;
+    struct sandbox_plan sandbox;
 };
 
 /* In the order of the page: contract (misuse), golden, and the manifest before the engine starts,
@@ -165,6 +173,30 @@ static bool load_inputs(struct inputs *in, int *status, struct error *err)
         !semantic_check_ready(&in->semantic, in->golden, c->semantic_min_pass, err))
         return false;
     return f.manifest == NULL || manifest_check_load(&in->arena, f.manifest, &in->manifest, err);
+}
+
+/* As in a local run: the engine cannot read the golden (a manifest is no secret); where no sandbox
+ * can be built, it says so and goes on. */
+static bool plan_sandbox(struct inputs *in, struct client_options *o, struct error *err)
+{
+    const char *const hidden[] = {f.golden, f.contract, NULL};
+    const char *platform = in->contract->platform;
+    const struct sandbox_request request = {
+        .mode = SANDBOX_LOCAL,
+        .switched_off = f.no_sandbox,
+        .engine = f.engine,
+        .weights = f.weights,
+        .engine_trees = f.trees.count > 0 ? f.trees.items : NULL,
+        .resources = o->resources,
+        .hidden = hidden,
+        .features = platform != NULL && strcmp(platform, "cuda") == 0 ? SANDBOX_GPU : 0,
+        .environment = environ};
+    if (!sandbox_plan(&in->arena, &request, &in->sandbox, err))
+        return false;
+    if (in->sandbox.reason != NULL && !f.quiet)
+        fprintf(stderr, "sandbox: none, the engine runs unsandboxed (%s)\n", in->sandbox.reason);
+    o->sandbox = &in->sandbox;
+    return true;
 }
 
 static int failed_run(struct client *c, const struct golden *g, const struct gates_result *so_far,
@@ -238,6 +270,8 @@ int correctness_main(int argc, char **argv)
     if (!check_flags(&err) || !client_deadlines_from_environment(&o, &err) ||
         !load_inputs(&in, &status, &err)) {
         complain(&err, status);
+    } else if (!plan_sandbox(&in, &o, &err)) {
+        status = complain(&err, EXIT_USAGE);
     } else {
         o.yarn_magnitude = in.contract->yarn_magnitude;
         status = run(&in, &o);

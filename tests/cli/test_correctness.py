@@ -1,16 +1,15 @@
 """benchd correctness: its order, its one line on stdout, its exit codes, the six checks of a manifest."""
 
+import hashlib
 import json
 import os
 import subprocess
 
 import pytest
 
-from conftest import BUILD, ROOT
+from conftest import BUILD
 from judge_kit import DEADLINES, ENGINE, Kit
 
-TOY = ROOT / "examples/python-engine"
-UNRULY = ROOT / "tests/engines/unruly_engine.py"
 
 
 @pytest.fixture
@@ -20,10 +19,13 @@ def kit(build, tmp_path):
     return made
 
 
-def correctness(kit, *flags, script=None, env=None, engine=ENGINE, weights=None, timeout=60):
+def correctness(kit, *flags, script=None, env=None, engine=ENGINE, weights=None, timeout=60,
+                sandbox=False):
+    """Unsandboxed unless asked: the scripted engine writes its log where it may not otherwise."""
     arguments = [BUILD / "benchd", "correctness", "--engine", engine, "--weights",
-                 weights or kit.weights, "--golden", kit.golden, "--contract", kit.contract, "--quiet",
-                 "--engine-resource", f"log={kit.folder / 'log.json'}"]
+                 weights or kit.weights, "--golden", kit.golden, "--contract", kit.contract, "--quiet"]
+    if not sandbox:
+        arguments += ["--no-sandbox", "--engine-resource", f"log={kit.folder / 'log.json'}"]
     if script is not None:
         arguments += ["--engine-resource", f"script={kit.script(**script)}"]
     environment = {**os.environ, **DEADLINES, **(env or {})}
@@ -51,6 +53,12 @@ def test_an_honest_engine_passes(kit):
                              '"first_failing_step":null,"error":""}')
     assert result.stderr == "benchd correctness: passed=true case_count=6\n"
     assert "--speculative-protocol" not in kit.log()["argv"]
+    kit.assert_nothing_left()
+
+
+def test_in_the_sandbox(kit):
+    """The default: no log, no write, no golden within reach; the answers are the same."""
+    document(correctness(kit, sandbox=True), True)
     kit.assert_nothing_left()
 
 
@@ -106,7 +114,6 @@ def refused(result, code, says):
 
 
 def test_pins(kit):
-    import hashlib
     data = kit.golden.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     pin = ["--golden-sha256", digest, "--golden-bytes", len(data)]
@@ -114,7 +121,6 @@ def test_pins(kit):
     refused(correctness(kit, *pin[:2]), 2, "USAGE")
     refused(correctness(kit, *pin[2:]), 2, "USAGE")
     refused(correctness(kit, "--golden-sha256", "0" * 64, *pin[2:]), 1, "GOLDEN-PIN-MISMATCH")
-    assert not (kit.folder / "started").exists()
 
 
 @pytest.mark.parametrize("flags, says", [
@@ -157,7 +163,6 @@ MANIFEST = {
 
 
 def digest_of(manifest):
-    import hashlib
     return hashlib.sha256(json.dumps(manifest, separators=(",", ":")).encode()).hexdigest()
 
 

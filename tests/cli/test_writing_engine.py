@@ -133,6 +133,7 @@ def test_passes_correctness_against_its_golden(golden):
 
 
 def test_other_weights_do_not(golden, tmp_path):
+    tmp_path.chmod(0o755)  # the sandboxed engine may be another user
     for name in ("config.json", "manifest.json"):
         (tmp_path / name).write_text((WEIGHTS / name).read_text())
     (tmp_path / "rule.json").write_text('{"last": 31, "length": 17, "add": 8}')
