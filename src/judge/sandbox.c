@@ -235,7 +235,7 @@ static bool conflict(struct error *err, const char *path, const char *what)
 }
 
 /* Hides one path wherever it lies below something that is shown. */
-static bool hide(struct builder *b, const char *path, bool whole_counts, struct error *err)
+static bool hide(struct builder *b, const char *path, struct error *err)
 {
     const char *real = real_path(b->a, path);
     if (real == NULL)
@@ -248,7 +248,7 @@ static bool hide(struct builder *b, const char *path, bool whole_counts, struct 
             const char *rest = below(real, v->real);
             if (rest == NULL)
                 continue;
-            if (*rest == '\0' && whole_counts)
+            if (*rest == '\0')
                 return conflict(err, path, "the engine needs what the sandbox must hide from it");
             if (*rest != '\0')
                 path_add(b, mask, real, arena_printf(b->a, "%s%s", v->at, rest));
@@ -341,24 +341,36 @@ static const char *const *show_resources(struct builder *b)
     return out;
 }
 
+/* Straight from the file: a static program has no name services. NULL: not there. */
+static const char *account_home(struct arena *a)
+{
+    const char *home = NULL;
+    FILE *f = fopen("/etc/passwd", "re");
+    if (f == NULL)
+        return NULL;
+    for (const struct passwd *user; home == NULL && (user = fgetpwent(f)) != NULL;)
+        if (user->pw_uid == getuid())
+            home = arena_strdup(a, user->pw_dir);
+    fclose(f);
+    return home;
+}
+
 static bool hide_all(struct builder *b, struct error *err)
 {
     const char *private_folder = variable(b->r, "MLXFAST_PRIVATE_DIR");
     const char *golden = variable(b->r, "BENCH_GOLDEN_PATH");
     const char *home = variable(b->r, "HOME");
-    const struct passwd *user = getpwuid(getuid());
+    const char *account = account_home(b->a);
     for (const char *const *h = b->r->hidden; h != NULL && *h != NULL; h++)
-        if (!hide(b, *h, true, err))
+        if (!hide(b, *h, err))
             return false;
-    if (private_folder != NULL && !hide(b, private_folder, true, err))
+    if (private_folder != NULL && !hide(b, private_folder, err))
         return false;
-    if (golden != NULL && !hide(b, golden, true, err))
+    if (golden != NULL && !hide(b, golden, err))
         return false;
-    /* Service accounts have a system folder for a home; that one stays. */
-    if (home != NULL && file_is_directory(home) && !hide(b, home, true, err))
+    if (home != NULL && file_is_directory(home) && !hide(b, home, err))
         return false;
-    return user == NULL || user->pw_dir == NULL || !file_is_directory(user->pw_dir) ||
-           hide(b, user->pw_dir, true, err);
+    return account == NULL || !file_is_directory(account) || hide(b, account, err);
 }
 
 /* As root the engine becomes another user; better to say so now than to let it fail at a file. */
@@ -395,19 +407,17 @@ static bool check_readable(struct builder *b, struct error *err)
 
 /* ---- the command line ---- */
 
-static const char *fill(const struct builder *b, const char *word, const struct bound *v)
+static const char *fill(const char *word, const struct bound *v)
 {
-    (void)b;
     if (*word != '<')
         return word;
     return strcmp(word + strlen(word) - 4, " at>") == 0 ? v->at : v->real;
 }
 
-static size_t append_row(struct builder *b, const struct row *r, const struct bound *v,
-                         const char **argv, size_t n)
+static size_t append_row(const struct row *r, const struct bound *v, const char **argv, size_t n)
 {
     for (size_t w = 0; w < ROW_WORDS && r->words[w] != NULL; w++)
-        argv[n++] = fill(b, r->words[w], v);
+        argv[n++] = fill(r->words[w], v);
     return n;
 }
 
@@ -424,9 +434,9 @@ static const char *const *build_prefix(struct builder *b, const char *bwrap,
         if (!row_applies(&rows[i], p->features))
             continue;
         if (rows[i].role == ROLE_NONE)
-            n = append_row(b, &rows[i], NULL, argv, n);
+            n = append_row(&rows[i], NULL, argv, n);
         for (size_t j = 0; rows[i].role != ROLE_NONE && j < b->paths[rows[i].role].count; j++)
-            n = append_row(b, &rows[i], &b->paths[rows[i].role].items[j], argv, n);
+            n = append_row(&rows[i], &b->paths[rows[i].role].items[j], argv, n);
     }
     argv[n++] = "--";
     argv[n++] = JUDGE_INSIDE;
