@@ -35,6 +35,7 @@ void standard_begin(const char *program)
     if (fd > STDERR_FILENO)
         close(fd);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit is an error of the write too */
     signal(SIGBUS, on_lost_memory);
 }
 

@@ -86,6 +86,17 @@ def test_output_that_is_lost_is_an_error(build, nano, command):
     assert len(result.stderr.splitlines()) == 1 and "IO: " in result.stderr
 
 
+def test_a_file_beyond_the_limit_of_its_size(build, nano, tokens, tmp_path):
+    """SIGXFSZ would end the program with its unfinished file left."""
+    result = subprocess.run(
+        ["sh", "-c", 'ulimit -f 64; exec "$@"', "sh", WORKER, "logits", "--weights", nano,
+         "--tokens-file", tokens, "--out", tmp_path / "out"], capture_output=True, text=True,
+        timeout=60)
+    assert result.returncode == 1
+    assert "IO: writing logits: File too large" in result.stderr
+    assert os.listdir(tmp_path) == ["tokens"]
+
+
 def make_node(path):
     try:
         os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
