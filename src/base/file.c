@@ -199,7 +199,7 @@ bool file_write_atomic(const char *path, const void *data, size_t length, struct
 bool file_exists(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0;
+    return stat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 bool file_is_directory(const char *path)

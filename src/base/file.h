@@ -31,7 +31,9 @@ bool file_check_target(const char *path, struct error *err);
  * failure the temporary file is removed and the old file is untouched. Errors: as above. */
 bool file_write_atomic(const char *path, const void *data, size_t length, struct error *err);
 
-bool file_exists(const char *path);       /* follows links */
+/* False only where nothing is there (links are followed); where one may not look, true, so that
+ * opening it says why. */
+bool file_exists(const char *path);
 bool file_is_directory(const char *path); /* follows links */
 bool file_make_directories(const char *path, struct error *err);
 char *path_join(struct arena *a, const char *folder, const char *name);

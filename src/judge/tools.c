@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -211,6 +212,8 @@ static bool check_weights(const char *folder, uint64_t limit, struct weights_see
         const char *path = path_join(&seen->arena, folder, seen->names[i]);
         if (lstat(path, &s) != 0)
             return error_errno(err, path, "stat");
+        if (access(path, R_OK) != 0)
+            return error_errno(err, path, "cannot read");
         const uint64_t room = limit - seen->bytes;
         seen->bytes += (uint64_t)s.st_size; /* a sum that wraps is over the limit all the same */
         if ((uint64_t)s.st_size > room) {

@@ -3,10 +3,12 @@ that cannot be written, files that shrink in use, two runs at once."""
 
 import json
 import os
+import pathlib
 import shutil
 import signal
 import stat
 import subprocess
+import tempfile
 
 import pytest
 
@@ -95,6 +97,40 @@ def test_a_file_beyond_the_limit_of_its_size(build, nano, tokens, tmp_path):
     assert result.returncode == 1
     assert "IO: writing logits: File too large" in result.stderr
     assert os.listdir(tmp_path) == ["tokens"]
+
+
+def as_nobody(command):
+    """Where the tests run as root, permissions bind only someone else."""
+    if os.geteuid() == 0:
+        return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
+    return command
+
+
+@pytest.mark.parametrize("target", ["folder", "config.json", "tokenizer.json",
+                                    "model-00001-of-00002.safetensors"])
+def test_what_may_not_be_read_is_not_called_absent(build, nano, target):
+    with tempfile.TemporaryDirectory() as base:  # pytest's own folders are closed to others
+        os.chmod(base, 0o755)
+        programs, weights = pathlib.Path(base) / "bin", pathlib.Path(base) / "weights"
+        programs.mkdir()
+        for program in (WORKER, JUDGE):
+            shutil.copy(program, programs)
+        shutil.copytree(nano, weights)
+        path = weights if target == "folder" else weights / target
+        os.chmod(path, 0)
+        try:
+            for command in ([programs / "bench-worker", "generate", "--weights", weights,
+                             "--prompt", "x", "-n", "1"],
+                            [programs / "benchd", "weights-digest", "--weights", weights],
+                            [programs / "benchd", "validate-weights", "--weights", weights]):
+                result = subprocess.run(as_nobody(command), capture_output=True, text=True,
+                                        timeout=60, cwd="/")
+                assert result.returncode == (1 if "generate" in command else 3), result.stderr
+                assert len(result.stderr.splitlines()) == 1
+                assert "IO: " in result.stderr and "Permission denied" in result.stderr
+                assert str(path) in result.stderr
+        finally:
+            os.chmod(path, 0o755)
 
 
 def make_node(path):
