@@ -119,6 +119,44 @@ bool weights_digest(const char *folder, struct tree_digest *out, struct error *e
     return ok;
 }
 
+static bool same_bytes(const char *path, const uint8_t wanted[SHA256_BYTES], uint64_t bytes,
+                       bool *same, struct error *err)
+{
+    struct stat s;
+    uint8_t found[SHA256_BYTES];
+    *same = false;
+    if (lstat(path, &s) != 0)
+        return error_errno(err, path, "stat");
+    if ((uint64_t)s.st_size != bytes)
+        return true;
+    if (!sha256_file(path, found, NULL, err))
+        return false;
+    *same = memcmp(wanted, found, sizeof found) == 0;
+    return true;
+}
+
+bool weights_check_golden(const char *folder, const char *golden, struct error *err)
+{
+    struct arena arena = {0};
+    uint8_t wanted[SHA256_BYTES];
+    uint64_t bytes = 0;
+    char **names = NULL;
+    size_t count = 0;
+    bool ok = sha256_file(golden, wanted, &bytes, err) &&
+              file_list_recursive(&arena, folder, &names, &count, err);
+    for (size_t i = 0; ok && i < count; i++) {
+        const char *path = path_join(&arena, folder, names[i]);
+        bool same;
+        ok = same_bytes(path, wanted, bytes, &same, err);
+        if (ok && same) {
+            error_set(err, "GOLDEN-IN-WEIGHTS", "the weights folder holds the golden");
+            ok = error_at(err, path, NULL, NULL);
+        }
+    }
+    arena_free(&arena);
+    return ok;
+}
+
 static bool stamp_one(struct sha256 *h, const char *path, struct error *err)
 {
     struct stat s;

@@ -16,6 +16,10 @@ struct tree_digest {
  * folder has the digest of no bytes. Errors: IO. */
 bool weights_digest(const char *folder, struct tree_digest *out, struct error *err);
 
+/* Refuses (GOLDEN-IN-WEIGHTS) a folder with a file of the same bytes as the golden: the engine
+ * reads the weights. Errors: as weights_digest. */
+bool weights_check_golden(const char *folder, const char *golden, struct error *err);
+
 /* What the system says of a file (through links), or of every file of a folder: place, size, times
  * of change. A program cannot set the time of an inode's change, so a stamp that is still the same
  * means that the bytes are, without reading them again. Errors: as weights_digest. */

@@ -180,7 +180,7 @@ static bool preflight(struct run *r, struct measure_plan *plan, struct error *er
     score_set_text(d, "weights_hash", r->weights.sha256);
     score_set_int(d, "weights_byte_count", (int64_t)r->weights.bytes);
     score_set_int(d, "weights_file_count", (int64_t)r->weights.files);
-    if (!load_golden(r, err))
+    if (!load_golden(r, err) || !weights_check_golden(o->weights, o->golden, err))
         return false;
     score_set_text(d, "golden_hash", r->golden->sha256);
     score_set_int(d, "case_count", (int64_t)golden_gate_case_count(r->golden));

@@ -227,30 +227,6 @@ static bool check_weights(const char *folder, uint64_t limit, struct weights_see
     return true;
 }
 
-/* The engine can read the weights folder: no copy of the golden may lie in it. */
-static bool check_golden_outside(const char *folder, const char *golden, struct weights_seen *seen,
-                                 struct error *err)
-{
-    uint8_t wanted[SHA256_BYTES], found[SHA256_BYTES];
-    uint64_t bytes = 0;
-    struct stat s;
-    if (!sha256_file(golden, wanted, &bytes, err))
-        return false;
-    for (size_t i = 0; i < seen->count; i++) {
-        const char *path = path_join(&seen->arena, folder, seen->names[i]);
-        if (lstat(path, &s) != 0)
-            return error_errno(err, path, "stat");
-        if ((uint64_t)s.st_size != bytes)
-            continue;
-        if (!sha256_file(path, found, NULL, err))
-            return false;
-        if (memcmp(wanted, found, sizeof wanted) == 0)
-            return weights_refuse(err, "GOLDEN-IN-WEIGHTS", path,
-                                  "the weights folder holds the golden");
-    }
-    return true;
-}
-
 int tool_validate_weights(int argc, char **argv)
 {
     static const char tool[] = "validate-weights";
@@ -281,7 +257,7 @@ int tool_validate_weights(int argc, char **argv)
         return TOOL_USAGE;
     }
     if (check_weights(weights, limit, &seen, &err) &&
-        (!golden || check_golden_outside(weights, golden, &seen, &err))) {
+        (!golden || weights_check_golden(weights, golden, &err))) {
         fprintf(stderr, "ACCEPT ");
         tool_put_line(stderr, weights);
         fprintf(stderr, " (bytes=%llu, files=%zu)\n", (unsigned long long)seen.bytes, seen.count);

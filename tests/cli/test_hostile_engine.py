@@ -109,3 +109,15 @@ def test_the_engine_is_not_told_where_the_golden_is(kit):
     told = [*kit.log()["argv"], *kit.log()["env"].values()]
     assert not [t for t in told if kit.golden.name in t]
     assert os.path.isabs(kit.log()["argv"][0])
+
+
+@pytest.mark.parametrize("name", ["public.golden.json", "below/innocent.bin"])
+def test_a_golden_that_the_engine_could_read_is_refused(kit, name):
+    """The sandbox shows the engine its weights; a copy under another name is a copy."""
+    copy = kit.weights / name
+    copy.parent.mkdir(exist_ok=True)
+    shutil.copy(kit.golden, copy)
+    result = kit.iterate("--quiet")
+    assert result.returncode == 1
+    kit.assert_failed_score("GOLDEN-IN-WEIGHTS")
+    assert not (kit.folder / "log.json").exists()  # no engine was started
