@@ -190,6 +190,28 @@ bool path_stamp(const char *path, char out[SHA256_HEX], struct error *err)
     return ok;
 }
 
+static bool stamp_differs(const char *path, const char *stamp)
+{
+    char now[SHA256_HEX];
+    return !path_stamp(path, now, NULL) || strcmp(now, stamp) != 0;
+}
+
+bool stamp_check_weights(const char *path, const char stamp[SHA256_HEX], struct error *err)
+{
+    if (!stamp_differs(path, stamp))
+        return true;
+    error_set(err, "WEIGHTS-CHANGED", "files of the weights folder were changed during the run");
+    return error_at(err, path, NULL, NULL);
+}
+
+bool stamp_check_engine(const char *path, const char stamp[SHA256_HEX], struct error *err)
+{
+    if (!stamp_differs(path, stamp))
+        return true;
+    error_set(err, "ENGINE-CHANGED", "the engine's file was changed during the run");
+    return error_at(err, path, NULL, NULL);
+}
+
 struct harness_walk {
     struct arena arena;
     const char *root;

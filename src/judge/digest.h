@@ -25,6 +25,11 @@ bool weights_check_golden(const char *folder, const char *golden, struct error *
  * means that the bytes are, without reading them again. Errors: as weights_digest. */
 bool path_stamp(const char *path, char out[SHA256_HEX], struct error *err);
 
+/* Whether they still have the stamp that they had before the run: what was measured must be what
+ * was named before it. Errors: WEIGHTS-CHANGED, ENGINE-CHANGED. */
+bool stamp_check_weights(const char *path, const char stamp[SHA256_HEX], struct error *err);
+bool stamp_check_engine(const char *path, const char stamp[SHA256_HEX], struct error *err);
+
 /* The harness hash, new form: named roots below `root`, relative paths sorted bytewise, separators
  * of the weights digest. Dot names and __pycache__ are skipped; an unreadable file (IO) or a
  * symbolic link (NOT-A-REGULAR-FILE) is an error. A root of this tree that is not there is skipped

@@ -40,7 +40,7 @@ struct run {
     struct score_document score;
     struct tree_digest weights;
     bool has_weights;
-    char weights_stamp[SHA256_HEX], engine_stamp[SHA256_HEX];
+    char weights_stamp[SHA256_HEX], engine_stamp[SHA256_HEX]; /* before they were read */
     int64_t decode_steps;
     struct measure_result timing;
     struct semantic_judge semantic;
@@ -194,22 +194,6 @@ static bool preflight(struct run *r, struct measure_plan *plan, struct error *er
         return error_at(err, o->engine, NULL, NULL);
     }
     return path_stamp(o->engine, r->engine_stamp, err) && plan_sandbox(r, err);
-}
-
-/* After the run: what was measured must be what was hashed before it. */
-static bool check_unchanged(const struct run *r, struct error *err)
-{
-    char now[SHA256_HEX];
-    if (!path_stamp(r->o->weights, now, NULL) || strcmp(now, r->weights_stamp) != 0) {
-        error_set(err, "WEIGHTS-CHANGED",
-                  "files of the weights folder were changed after they had been hashed");
-        return error_at(err, r->o->weights, NULL, NULL);
-    }
-    if (!path_stamp(r->o->engine, now, NULL) || strcmp(now, r->engine_stamp) != 0) {
-        error_set(err, "ENGINE-CHANGED", "the engine's file was changed during the run");
-        return error_at(err, r->o->engine, NULL, NULL);
-    }
-    return true;
 }
 
 static bool environment_ceiling(double *out, struct error *err)
@@ -504,7 +488,8 @@ static enum iterate_exit run_and_seal(struct run *r, struct client_options *opti
         *err = why;
         return ITERATE_INTERRUPTED;
     }
-    ran = ran && check_unchanged(r, &why);
+    ran = ran && stamp_check_weights(r->o->weights, r->weights_stamp, &why) &&
+          stamp_check_engine(r->o->engine, r->engine_stamp, &why);
     seal_contract(r);
     seal_timing(r);
     seal_gates(r);

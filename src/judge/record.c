@@ -8,6 +8,7 @@
 #include "base/terminal.h"
 #include "judge/client.h"
 #include "judge/contract.h"
+#include "judge/digest.h"
 #include "judge/golden.h"
 #include "judge/sandbox.h"
 #include "judge/screen.h"
@@ -117,6 +118,7 @@ struct recorder {
     struct client_options client_options;
     struct sandbox_plan sandbox;
     struct reply_window window; /* a golden comes from one load of the model */
+    char weights_stamp[SHA256_HEX], engine_stamp[SHA256_HEX]; /* "": cannot be told */
     json_t *document;
     json_t *screens; /* of the base cases */
     /* Of each base case, for the checks between cases. */
@@ -562,6 +564,24 @@ static bool plan_sandbox(struct recorder *r, struct error *err)
     return true;
 }
 
+/* A folder of links has no stamp, and an engine that is not there fails by its own name. */
+static bool take_stamps(struct recorder *r)
+{
+    if (!r->o->mock && !path_stamp(r->o->weights, r->weights_stamp, NULL))
+        r->weights_stamp[0] = '\0';
+    if (!r->o->mock && !path_stamp(r->o->engine, r->engine_stamp, NULL))
+        r->engine_stamp[0] = '\0';
+    return true;
+}
+
+/* All cases of a golden speak of the same weights and the same engine. */
+static bool check_stamps(const struct recorder *r, struct error *err)
+{
+    return (r->weights_stamp[0] == '\0' ||
+            stamp_check_weights(r->o->weights, r->weights_stamp, err)) &&
+           (r->engine_stamp[0] == '\0' || stamp_check_engine(r->o->engine, r->engine_stamp, err));
+}
+
 bool record_golden(const struct record_options *o, struct error *err)
 {
     struct recorder r = {.o = o,
@@ -575,9 +595,9 @@ bool record_golden(const struct record_options *o, struct error *err)
     const bool ok = file_check_target(o->out, err) &&
                     (o->screen_report == NULL || file_check_target(o->screen_report, err)) &&
                     client_deadlines_from_environment(&r.client_options, err) &&
-                    check_contract(&r, err) && plan_sandbox(&r, err) && add_provenance(&r, err) &&
-                    add_cases(&r, err) && add_gates(&r, err) && add_benchmark(&r, err) &&
-                    write_results(&r, err);
+                    check_contract(&r, err) && plan_sandbox(&r, err) && take_stamps(&r) &&
+                    add_provenance(&r, err) && add_cases(&r, err) && add_gates(&r, err) &&
+                    add_benchmark(&r, err) && check_stamps(&r, err) && write_results(&r, err);
     json_decref(r.document);
     json_decref(r.screens);
     contract_free(r.contract);

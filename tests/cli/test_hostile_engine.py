@@ -4,10 +4,11 @@ name with a valid, sealed failed score, or changes nothing; and nothing is left 
 import os
 import pathlib
 import shutil
+import subprocess
 
 import pytest
 
-from conftest import ROOT
+from conftest import BUILD, ROOT
 from judge_kit import Kit, assert_sealed
 
 TIGHT = {"MLXFAST_REPLY_TIMEOUT_S": "2"}
@@ -121,3 +122,23 @@ def test_a_golden_that_the_engine_could_read_is_refused(kit, name):
     assert result.returncode == 1
     kit.assert_failed_score("GOLDEN-IN-WEIGHTS")
     assert not (kit.folder / "log.json").exists()  # no engine was started
+
+
+@pytest.mark.parametrize("trick, error", [
+    ("none", None), ("stop_talking", "EngineExited"), ("drip", "ReplyTimeout"), ("deep", "Json"),
+    ("only_timed", "RECORD-NOT-SELF-CONSISTENT"), ("weights_and_back", "WEIGHTS-CHANGED"),
+    ("engine_appended", "ENGINE-CHANGED")])
+def test_no_golden_is_recorded_from_a_hostile_engine(kit, play, trick, error):
+    kit.golden.unlink()
+    result = subprocess.run(
+        [BUILD / "record-correctness-golden", "--worker-bin",
+         kit.folder / "engine" / "hostile_engine.py", "--weights", kit.weights, "--contract",
+         kit.contract, "--out", kit.golden, "--prompt-tokens", kit.folder / "p0.json",
+         "--case-name", "one", "--steps", "64", "--benchmark-free-run", "--no-sandbox",
+         "--engine-resource", f"script={kit.script(evil=trick)}", "--quiet"],
+        capture_output=True, text=True, timeout=60, env={**os.environ, **TIGHT})
+    assert kit.golden.exists() == (error is None)
+    assert result.returncode == (0 if error is None else 1), result.stderr
+    if error is not None:
+        assert result.stderr.startswith(f"record-correctness-golden: {error}: ")
+    kit.assert_nothing_left()
