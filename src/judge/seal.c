@@ -8,17 +8,22 @@
 #include "judge/seal.h"
 
 #include "base/arena.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+static const int64_t LOCK_NS = INT64_C(10000000000);
 
 enum { SEALED_SCORE, SEALED_SIDECAR, SEALED_INTEGRITY, SEALED_COUNT };
 
@@ -233,14 +238,27 @@ static bool flush_folder(const char *folder, struct error *err)
 }
 
 /* Two runs may end at once with the same score path: the folder's lock keeps one's files together.
- * -1: this file system has no locks. */
+ * Whoever holds it for longer than a seal takes is no run, and is not waited for. -1: no folder. */
 static int lock_folder(const char *folder)
 {
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), code;
-    do {
-        code = fd < 0 ? 0 : flock(fd, LOCK_EX);
-    } while (code != 0 && errno == EINTR);
+    const struct timespec pause = {0, 5000000};
+    const int64_t deadline = clock_now_ns() + LOCK_NS;
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK &&
+           clock_now_ns() < deadline)
+        nanosleep(&pause, NULL);
     return fd;
+}
+
+/* A second signal ends the program at once, which must not be in the midst of three files. */
+static void hold_signals(sigset_t *before)
+{
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    sigaddset(&wanted, SIGINT);
+    sigaddset(&wanted, SIGTERM);
+    sigaddset(&wanted, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &wanted, before);
 }
 
 static bool put_in_place(struct sealed_file *files, const char *folder, struct error *err)
@@ -320,10 +338,13 @@ bool seal_check(const char *score_path, bool local_iterate, struct error *err)
     struct arena arena = {0};
     struct sealed_file files[SEALED_COUNT] = {0};
     const char *folder;
+    sigset_t before;
+    hold_signals(&before);
     bool ok = name_files(&arena, score_path, local_iterate, files, &folder, err);
     for (int i = 0; ok && i < SEALED_COUNT; i++)
         ok = check_target(&files[i], err) && write_temporary(&files[i], err);
     remove_temporaries(files);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     arena_free(&arena);
     return ok;
 }
@@ -334,6 +355,8 @@ bool seal_write(struct score_document *d, const struct seal_inputs *in, struct e
     struct sealed_file files[SEALED_COUNT] = {0};
     char sha256[SHA256_HEX];
     const char *folder;
+    sigset_t before;
+    hold_signals(&before);
     bool ok = name_files(&arena, in->score_path, in->local_iterate, files, &folder, err) &&
               score_render(d, &files[SEALED_SCORE].bytes, err);
     if (ok) {
@@ -344,6 +367,7 @@ bool seal_write(struct score_document *d, const struct seal_inputs *in, struct e
         ok = commit_files(files, folder, err);
     }
     remove_temporaries(files);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     arena_free(&arena);
     return ok;
 }

@@ -1,6 +1,7 @@
 """The programs in bad surroundings: streams that are closed or full, readers that go away, targets
 that cannot be written, files that shrink in use, two runs at once."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -97,6 +98,13 @@ def test_a_file_beyond_the_limit_of_its_size(build, nano, tokens, tmp_path):
     assert result.returncode == 1
     assert "IO: writing logits: File too large" in result.stderr
     assert os.listdir(tmp_path) == ["tokens"]
+
+
+def size_of(path):
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def as_nobody(command):
@@ -199,7 +207,7 @@ def test_a_shard_that_shrinks_in_use(build, nano, tmp_path):
     process = subprocess.Popen([WORKER, "logits", "--weights", weights, "--tokens-file", tokens,
                                 "--rows", "1", "--out", out], stderr=subprocess.PIPE, text=True)
     temporary = tmp_path / f"out.tmp.{process.pid}"
-    while not temporary.exists() or temporary.stat().st_size == 0:  # it is at work
+    while size_of(temporary) == 0:  # until it is at work
         assert process.poll() is None
     for shard in weights.glob("*.safetensors"):
         os.chmod(shard, 0o644)
@@ -224,3 +232,22 @@ def test_a_second_signal_removes_the_unfinished_file(build, nano, tmp_path):
     process.communicate(timeout=60)
     assert process.returncode in (130, -signal.SIGTERM, -signal.SIGINT)
     assert not [n for n in os.listdir(tmp_path) if n.startswith("out")]
+
+
+def test_two_signals_in_the_midst_of_sealing(build, tmp_path):
+    """Held there by the folder's lock: the three files are put in place all the same."""
+    kit = Kit(tmp_path)
+    kit.record()
+    folder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    process = kit.iterate("--quiet", popen=True)
+    temporary = tmp_path / f"score.json.tmp.{process.pid}"
+    while size_of(temporary) == 0:  # the look before the run makes it too, and empty
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    os.close(folder)
+    process.communicate(timeout=60)
+    assert process.returncode in (0, 1, -signal.SIGINT, -signal.SIGTERM)
+    assert_sealed(kit)
+    kit.assert_nothing_left()
