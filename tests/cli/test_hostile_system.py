@@ -169,7 +169,7 @@ def test_nothing_but_a_file_is_replaced(build, nano, tokens, tmp_path, kind):
 
 
 @pytest.mark.parametrize("name, error", [
-    ("absent/score.json", "IO"), ("folder", "NOT-A-REGULAR-FILE"), ("x" * 240, "IO"),
+    ("absent/score.json", "IO"), ("folder", "NOT-A-REGULAR-FILE"), ("x" * 246, "IO"),
     ("a\nb", "SCORE-PATH-INVALID"), ("", "SCORE-PATH-INVALID"),
     ("benchmark-integrity.local-iterate.json", "SCORE-PATH-INVALID")])
 def test_an_impossible_score_path_is_told_before_the_run(build, tmp_path, name, error):
