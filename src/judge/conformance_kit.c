@@ -285,6 +285,8 @@ bool kit_end_input(struct peer *p, int *left, char *status, size_t status_size)
 
 /* ---- the shared processes ---- */
 
+static const char no_hello[] = "the engine gives no hello that holds";
+
 bool kit_texts_hold(const struct wire_texts *t, const char *name)
 {
     for (size_t i = 0; i < t->count; i++)
@@ -312,7 +314,7 @@ struct peer *kit_peer(struct kit *k, enum kit_mode mode, struct verdict *v)
     kit_stop(p);
     k->peers[mode] = NULL;
     if (k->tried[mode] && !k->said_hello[mode]) {
-        kit_skip(v, "the engine gives no hello that holds");
+        kit_skip(v, "%s", no_hello);
         return NULL;
     }
     struct error err = {0};
@@ -326,7 +328,7 @@ struct peer *kit_peer(struct kit *k, enum kit_mode mode, struct verdict *v)
         fail_of(v, "a new process, after another check ended the last one", &err);
     } else {
         k->start_error[mode] = err;
-        kit_skip(v, "the engine gives no hello that holds");
+        kit_skip(v, "%s", no_hello);
     }
     return NULL;
 }
@@ -536,16 +538,32 @@ bool kit_recovers(struct kit *k, struct peer *p, const char *after, struct verdi
 
 /* ---- what is learnt once ---- */
 
+/* A process of its own, so that no check's history stands behind the answer. NULL: the verdict is
+ * set. An engine that has given no hello is not waited for again. */
+static struct peer *start_to_learn(struct kit *k, struct verdict *v)
+{
+    struct error err = {0};
+    struct peer *p = NULL;
+    if (!k->tried[KIT_V11] || k->said_hello[KIT_V11]) {
+        k->tried[KIT_V11] = true;
+        p = kit_start(k, KIT_V11, &err);
+        if (p == NULL && !k->said_hello[KIT_V11])
+            k->start_error[KIT_V11] = err;
+    }
+    if (p != NULL)
+        k->said_hello[KIT_V11] = true;
+    else if (k->said_hello[KIT_V11])
+        kit_fail(v, "a new process: %s: %s", err.name, err.message);
+    else
+        kit_skip(v, "%s", no_hello);
+    return p;
+}
+
 bool kit_learn_brief(struct kit *k, struct verdict *v)
 {
-    if (k->has_brief_token)
-        return true;
-    struct error err = {0};
-    struct peer *p = kit_start(k, KIT_V11, &err);
-    if (p == NULL) {
-        kit_skip(v, "the engine gives no hello that holds");
-        return false;
-    }
+    struct peer *p = k->has_brief_token ? NULL : start_to_learn(k, v);
+    if (p == NULL)
+        return k->has_brief_token;
     struct wire_request q = kit_prompt(WIRE_KIND_prefill, &k->brief);
     const struct wire_response *r;
     struct verdict inner = {0};
@@ -561,14 +579,9 @@ bool kit_learn_brief(struct kit *k, struct verdict *v)
 
 bool kit_learn_greedy(struct kit *k, struct verdict *v)
 {
-    if (k->has_greedy)
-        return true;
-    struct error err = {0};
-    struct peer *p = kit_start(k, KIT_V11, &err);
-    if (p == NULL) {
-        kit_skip(v, "the engine gives no hello that holds");
-        return false;
-    }
+    struct peer *p = k->has_greedy ? NULL : start_to_learn(k, v);
+    if (p == NULL)
+        return k->has_greedy;
     struct wire_request q = kit_prompt(WIRE_KIND_correctness, &k->seed);
     q.steps = (struct wire_i64){.present = true, .value = KIT_STEPS + 1};
     const struct wire_response *r;
