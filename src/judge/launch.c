@@ -90,7 +90,8 @@ bool launch_resource_valid(const char *argument, size_t *name_length)
     return n > 0 && argument[n] == '=' && argument[n + 1] != '\0';
 }
 
-/* The tail is a queue of lines: the oldest go when the sum of bytes passes the limit. */
+/* The tail is a queue of lines: the oldest go when the sum of bytes or, so that a flood of empty
+ * lines is bounded too, the number of lines passes its limit. */
 struct log_line {
     struct log_line *next;
     size_t length;
@@ -100,7 +101,7 @@ struct launch_log {
     pthread_mutex_t lock;
     bool echo;
     struct log_line *first, *last;
-    size_t bytes;
+    size_t bytes, lines;
     unsigned long dropped;
     struct buffer shown;
 };
@@ -128,12 +129,17 @@ void launch_redact(const char *line, size_t length, struct buffer *out)
         buffer_text(out, "token-validation-failed");
         return;
     }
-    /* Control bytes could rewrite the person's terminal. */
+    /* Control characters could rewrite the person's terminal: C0, DEL, and C1 (U+0080 to U+009F),
+     * which UTF-8 spells C2 80 to C2 9F. */
     for (size_t i = 0; i < length; i++) {
         const unsigned char c = (unsigned char)line[i];
+        const unsigned char next = i + 1 < length ? (unsigned char)line[i + 1] : 0;
         if ((c < 0x20 && c != '\t') || c == 0x7f)
             buffer_printf(out, "\\x%02x", c);
-        else
+        else if (c == 0xc2 && next >= 0x80 && next <= 0x9f) {
+            buffer_printf(out, "\\x%02x\\x%02x", c, next);
+            i++;
+        } else
             buffer_char(out, (char)c);
     }
 }
@@ -158,10 +164,12 @@ void launch_log_line(void *context, const char *line, size_t length)
         log->first = entry;
     log->last = entry;
     log->bytes += kept;
-    while (log->bytes > LAUNCH_TAIL_LIMIT) {
+    log->lines++;
+    while (log->bytes > LAUNCH_TAIL_LIMIT || log->lines > LAUNCH_TAIL_LINES) {
         struct log_line *old = log->first;
         log->first = old->next;
         log->bytes -= old->length;
+        log->lines--;
         log->dropped++;
         free(old);
     }

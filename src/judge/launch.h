@@ -28,7 +28,7 @@ bool launch_resource_valid(const char *argument, size_t *name_length);
 
 /* The kept stderr of one worker. Lines arrive on the reader's thread. */
 struct launch_log;
-enum { LAUNCH_TAIL_LIMIT = 65536, LAUNCH_TAIL_LINE = 2048 };
+enum { LAUNCH_TAIL_LIMIT = 65536, LAUNCH_TAIL_LINE = 2048, LAUNCH_TAIL_LINES = 4096 };
 struct launch_log *launch_log_new(bool echo);
 void launch_log_line(void *log, const char *line, size_t length); /* child_options.on_stderr_line */
 /* "worker stderr tail: a | b | c", or "no worker stderr was emitted". Valid until the next call. */

@@ -91,6 +91,11 @@ static void redaction(void **state)
     launch_redact(secret, strlen(secret), &b);
     assert_string_equal(b.data, "token-validation-failed");
     buffer_clear(&b);
+    launch_redact("a\xc2\x9b"
+                  "2Jb\xc3\xa9",
+                  8, &b); /* U+009B is a control too, U+00E9 is not */
+    assert_string_equal(b.data, "a\\xc2\\x9b2Jb\xc3\xa9");
+    buffer_clear(&b);
     launch_redact("the aCtUaL one", 14, &b);
     assert_string_equal(b.data, "token-validation-failed");
     buffer_clear(&b);
@@ -115,6 +120,11 @@ static void tail(void **state)
     /* 32 lines of 2048 bytes fill 65536 exactly; the two short ones and 8 long ones are gone. */
     assert_non_null(strstr(text, "[10 older worker stderr line(s) dropped] worker stderr tail: "));
     assert_true(strlen(text) < LAUNCH_TAIL_LIMIT + 32 * 3 + 100);
+    launch_log_free(log);
+    log = launch_log_new(false);
+    for (int i = 0; i < LAUNCH_TAIL_LINES + 5; i++)
+        launch_log_line(log, "", 0); /* empty lines cost memory too */
+    assert_non_null(strstr(launch_log_tail(log), "[5 older worker stderr line(s) dropped] "));
     launch_log_free(log);
 }
 

@@ -301,6 +301,7 @@ static void test_root_says_what_its_engine_cannot_read(void **state)
     struct fixture *f = *state;
     if (geteuid() != 0)
         skip();
+    f->r.mode = SANDBOX_OFFICIAL;
     f->r.bwrap = "/bin/true";
     put(f, "weights/config.json", "{}", 0600);
     if (sandbox_plan(&f->a, &f->r, &f->p, &f->err))
@@ -309,6 +310,11 @@ static void test_root_says_what_its_engine_cannot_read(void **state)
         skip(); /* sanitizers */
     assert_string_equal(f->err.name, "SANDBOX-CONFLICT");
     assert_non_null(strstr(f->err.file, "config.json"));
+    f->r.mode = SANDBOX_LOCAL; /* goes on without, and says why */
+    assert_true(sandbox_plan(&f->a, &f->r, &f->p, &f->err));
+    assert_false(f->p.active);
+    assert_string_equal(f->p.seal, "none (unavailable)");
+    assert_non_null(strstr(f->p.reason, "config.json"));
 }
 
 /* ---- the policy ---- */
