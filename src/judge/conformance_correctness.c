@@ -7,6 +7,7 @@
 #include "judge/client.h"
 #include "judge/conformance_flags.h"
 #include "judge/contract.h"
+#include "judge/digest.h"
 #include "judge/gates.h"
 #include "judge/golden.h"
 #include "judge/manifest_check.h"
@@ -168,6 +169,10 @@ static bool load_inputs(struct inputs *in, int *status, struct error *err)
     *status = EXIT_FAILED;
     if (!golden_load(f.golden, &rules, &in->golden, err))
         return false;
+    /* The engine reads the weights; a folder that cannot be listed is for the engine to refuse. */
+    if (!weights_check_golden(f.weights, f.golden, err) &&
+        strcmp(err->name, "GOLDEN-IN-WEIGHTS") == 0)
+        return false;
     *status = EXIT_USAGE;
     if (!semantic_judge_from_environment(&in->semantic, err) ||
         !semantic_check_ready(&in->semantic, in->golden, c->semantic_min_pass, err))
@@ -215,9 +220,29 @@ static int failed_run(struct client *c, const struct golden *g, const struct gat
     return report(&r, error_line(err, line, sizeof line));
 }
 
+/* A folder of links has no stamp, and an engine that is not there fails by its own name. */
+struct stamps {
+    char weights[SHA256_HEX], engine[SHA256_HEX]; /* "": cannot be told */
+};
+
+static void take_stamps(struct stamps *s)
+{
+    if (!path_stamp(f.weights, s->weights, NULL))
+        s->weights[0] = '\0';
+    if (!path_stamp(f.engine, s->engine, NULL))
+        s->engine[0] = '\0';
+}
+
+static bool check_stamps(const struct stamps *s, struct error *err)
+{
+    return (s->weights[0] == '\0' || stamp_check_weights(f.weights, s->weights, err)) &&
+           (s->engine[0] == '\0' || stamp_check_engine(f.engine, s->engine, err));
+}
+
 static int run(struct inputs *in, struct client_options *o)
 {
     struct error err = {0};
+    struct stamps before;
     struct gates_result r = {.error = ""};
     struct client *c = NULL;
     const char *names[MANIFEST_CAPABILITIES];
@@ -233,11 +258,12 @@ static int run(struct inputs *in, struct client_options *o)
                                     .mismatch_gap = in->contract->mismatch_logit_gap,
                                     .semantic = &in->semantic,
                                     .semantic_min_pass = in->contract->semantic_min_pass};
+    take_stamps(&before);
     if (!client_start(o, &c, &err)) {
         status = failed_run(c, in->golden, &r, &err);
     } else if (f.manifest != NULL && !manifest_holds(&in->manifest, c)) {
         status = EXIT_FAILED;
-    } else if (!gates_run(c, &plan, &r, &err)) {
+    } else if (!gates_run(c, &plan, &r, &err) || !check_stamps(&before, &err)) {
         status = failed_run(c, in->golden, &r, &err);
     } else {
         const char *error = r.passed                                ? ""

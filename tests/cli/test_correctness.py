@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -236,3 +237,22 @@ def test_batches_and_stream_timing_are_derived(kit):
 def test_the_digest_is_of_the_canonical_bytes(kit):
     other = {**MANIFEST, "kvBackends": ["contiguous", "paged"]}
     assert failed_checks(with_manifest(kit, manifest=other)) == ["manifest_digest_matches"]
+
+
+def test_the_golden_is_not_among_the_weights(kit):
+    (kit.weights / "notes.json").write_bytes(kit.golden.read_bytes())
+    result = correctness(kit)
+    assert result.returncode == 1 and "GOLDEN-IN-WEIGHTS" in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("trick, name", [("weights_back_while_checked", "WEIGHTS-CHANGED"),
+                                         ("engine_appended_while_checked", "ENGINE-CHANGED")])
+def test_what_was_judged_is_what_was_named(kit, tmp_path, trick, name):
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    for file in ("hostile_engine.py", "scripted_engine.py"):
+        shutil.copy(ENGINE.parent / file, folder / file)
+    found = document(correctness(kit, engine=folder / "hostile_engine.py", script={"evil": trick}),
+                     False)
+    assert name in found["error"]

@@ -131,6 +131,8 @@ TRICKS = {
     "weights_removed": at("prefill", change_file(config, os.unlink)),
     "weights_added": at("prefill", change_file(config, add_file)),
     "engine_appended": at("prefill", change_file(myself, append)),
+    "weights_back_while_checked": at("correctness_begin", change_file(config, touch_back)),
+    "engine_appended_while_checked": at("correctness_begin", change_file(myself, append)),
     "engine_removed": at("prefill", change_file(myself, os.unlink)),
     "only_timed": lambda q, seen: send(
         answer(q) if not q["kind"].startswith("correctness") else
