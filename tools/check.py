@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "check"
@@ -61,12 +62,12 @@ def build(name, arguments, env=None):
 def cmocka(name, folder, prefix=(), env=None, only=None):
     """Runs unit test programs and adds up cmocka's own counts."""
     total = [0, 0, 0]
-    ok, seconds, texts = True, 0.0, []
+    ok, texts, started = True, [], time.monotonic()
     programs = sorted((folder / "tests").glob("test_*"))
     programs = [p for p in programs if p.suffix == "" and (only is None or p.name in only)]
-    for program in programs:
-        code, text, used = run(f"{name}-{program.name}", [*prefix, str(program)], env)
-        seconds += used
+    with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
+        results = list(pool.map(lambda p: run(f"{name}-{p.name}", [*prefix, str(p)], env), programs))
+    for program, (code, text, _) in zip(programs, results):
         done = sum(int(n) for n in re.findall(r"\[  PASSED  \] (\d+) test", text))
         bad = sum(int(n) for n in re.findall(r"\[  FAILED  \] *\w*:? *(\d+) test", text))
         skips = len(re.findall(r"\[  SKIPPED \] \w+", text.split("[==========]")[-2]
@@ -80,11 +81,11 @@ def cmocka(name, folder, prefix=(), env=None, only=None):
     if not programs:
         ok = False
         texts.append(f"no unit test was built in {folder}/tests")
-    stage(name, ok, total, seconds, "\n".join(texts))
+    stage(name, ok, total, time.monotonic() - started, "\n".join(texts))
 
 
 def pytest(name, arguments, env=None):
-    code, text, seconds = run(name, ["/usr/bin/python3", "-m", "pytest", "-q", "-rs", "-p",
+    code, text, seconds = run(name, ["/usr/bin/python3", "-m", "pytest", "-q", "-rs", "-n", JOBS, "-p",
                                      "no:cacheprovider", *arguments], env)
     last = text.strip().splitlines()[-1] if text.strip() else ""
     count = lambda word: sum(int(n) for n in re.findall(rf"(\d+) {word}", last))

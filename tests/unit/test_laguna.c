@@ -155,13 +155,17 @@ static void bf16_logits_equal_the_emulation(void **state)
     static const int row_counts[] = {1, 7, 64, 512};
     static const char *const cpus[] = {"portable", "avx2", "avx512", "neon"};
     int compared[4] = {0}, derived = 0;
+    /* Under an emulator or sanitizers: 7 rows on 2 threads only. */
+    const bool quick = getenv("MLXFAST_TEST_QUICK") != NULL;
     for (int f = 0; f < FOLDERS; f++) {
         struct vector v;
         vector_open(&v, folders[f]);
         for (int c = 0; c < 4; c++)
-            for (int threads = 1; threads <= 2; threads++)
+            for (int threads = quick ? 2 : 1; threads <= 2; threads++)
                 for (int r = 0; r < 4; r++)
                     for (int yarn = 0; yarn < 2; yarn++) {
+                        if (quick && row_counts[r] != 7)
+                            continue;
                         struct model *m =
                             open_model(&v, ACTIVATIONS_BF16, yarn, cpus[c], threads, row_counts[r]);
                         if (!m)
@@ -184,7 +188,7 @@ static void bf16_logits_equal_the_emulation(void **state)
                     }
         arena_free(&v.arena);
     }
-    assert_true(compared[0] >= FOLDERS * 8 && derived > 0);
+    assert_true(compared[0] >= FOLDERS * (quick ? 1 : 8) && derived > 0);
     print_message("compared: portable %d, avx2 %d, avx512 %d, neon %d\n", compared[0], compared[1],
                   compared[2], compared[3]);
 }
