@@ -515,9 +515,7 @@ static enum iterate_exit run_and_seal(struct run *r, struct client_options *opti
 enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err)
 {
     struct run r = {.o = o, .started_ns = clock_now_ns()};
-    const char *track = getenv("MLXFAST_QWEN_MTP_TRACK_ID");
-    if (track == NULL)
-        track = getenv("MLXFAST_TRACK_ID");
+    const char *track;
     struct client_options options = {.engine = o->engine,
                                      .weights = o->weights,
                                      .resources = o->resources,
@@ -526,7 +524,8 @@ enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err
     struct measure_plan plan = {.quiet = o->quiet};
     enum iterate_exit result = ITERATE_REFUSED;
     score_document_init(&r.score, modes[o->mode].runtime);
-    if (contract_load(o->contract, track, &r.contract, err) && check_contract(&r, err) &&
+    if (contract_track_from_environment(&track, err) &&
+        contract_load(o->contract, track, &r.contract, err) && check_contract(&r, err) &&
         resolve_spec(&r, err) && client_deadlines_from_environment(&options, err) &&
         environment_ceiling(&plan.run_ceiling_seconds, err) &&
         semantic_judge_from_environment(&r.semantic, err) &&

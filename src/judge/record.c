@@ -525,9 +525,9 @@ static bool write_results(struct recorder *r, struct error *err)
 static bool check_contract(struct recorder *r, struct error *err)
 {
     const struct record_options *o = r->o;
-    const char *track = getenv("MLXFAST_QWEN_MTP_TRACK_ID");
-    if (!contract_load(o->contract, track != NULL ? track : getenv("MLXFAST_TRACK_ID"),
-                       &r->contract, err) ||
+    const char *track;
+    if (!contract_track_from_environment(&track, err) ||
+        !contract_load(o->contract, track, &r->contract, err) ||
         !contract_require_model(r->contract, err) || !contract_require_window(r->contract, err))
         return false;
     if (o->track != NULL && strcmp(o->track, r->contract->track_id) != 0) {

@@ -2,10 +2,13 @@
 valid failed score and nothing left behind."""
 
 import json
+import os
+import subprocess
 import time
 
 import pytest
 
+from conftest import BUILD
 from judge_kit import Kit
 
 
@@ -289,6 +292,26 @@ def test_unusable_contract(kit, changes, name):
 def test_track_id_must_agree(kit):
     assert kit.iterate(env={"MLXFAST_TRACK_ID": "other"}).returncode == 2
     assert kit.iterate(env={"MLXFAST_TRACK_ID": "mock-0-cuda-v1"}).returncode == 0
+
+
+FIRST, SECOND, OWN = "MLXFAST_QWEN_MTP_TRACK_ID", "MLXFAST_TRACK_ID", "mock-0-cuda-v1"
+
+
+@pytest.mark.parametrize("env, code", [
+    ({FIRST: "", SECOND: OWN}, 0), ({FIRST: "", SECOND: ""}, 0), ({FIRST: OWN, SECOND: OWN}, 0),
+    ({FIRST: OWN, SECOND: "other-v1"}, 2), ({FIRST: "", SECOND: "other-v1"}, 2),
+    ({FIRST: "other-v1", SECOND: OWN}, 2)])
+def test_both_track_variables_count_and_empty_ones_do_not(kit, env, code):
+    result = kit.iterate(env=env)
+    assert result.returncode == code, result.stderr
+    assert ("TRACK-ID-MISMATCH" in result.stderr) == (code == 2)
+    recorded = subprocess.run([str(a) for a in [
+        BUILD / "record-correctness-golden", "--backend", "mock", "--contract", kit.contract,
+        "--out", kit.folder / "again.json", "--prompt-tokens", kit.folder / "p0.json",
+        "--case-name", "one"]], capture_output=True, text=True, timeout=60,
+        env={**os.environ, **env})
+    assert recorded.returncode == (1 if code else 0), recorded.stderr
+    assert ("TRACK-ID-MISMATCH" in recorded.stderr) == (code == 2)
 
 
 def test_deadlines_must_be_numbers(kit):
