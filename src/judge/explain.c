@@ -113,6 +113,12 @@ static void explain_pins(const struct page *p, const struct contract *c)
     buffer_free(&model);
 }
 
+/* iterate's rule for the length of a base case: the steps of the check, and the decode window. */
+static int64_t base_case_length(const struct contract *c, int64_t decode_steps)
+{
+    return decode_steps + 1 > c->correctness_steps ? decode_steps + 1 : c->correctness_steps;
+}
+
 static void explain_goldens(const struct page *p, const struct contract *c)
 {
     struct error err = {0};
@@ -137,8 +143,9 @@ static void explain_goldens(const struct page *p, const struct contract *c)
                   "Its oracle must hold at least %" PRId64 " decode tokens. A base case must hold "
                   "at least %" PRId64 " expected tokens to be checked for correctness, %" PRId64
                   " in local-iterate and %" PRId64 " in local-submit.",
-                  c->benchmark_decode_steps, c->correctness_steps, c->benchmark_decode_steps + 1,
-                  c->local_submit_benchmark_decode_steps + 1);
+                  c->benchmark_decode_steps, c->correctness_steps,
+                  base_case_length(c, c->benchmark_decode_steps),
+                  base_case_length(c, c->local_submit_benchmark_decode_steps));
     explain_pins(p, c);
     if (c->scores_against_live_control_leg)
         page_item(p, "It must not carry a stored baseline: `GOLDEN-CARRIES-STORED-BASELINE`.");
@@ -240,6 +247,9 @@ static void explain_correctness(const struct page *p, const struct contract *c)
                   "Answers that are judged by their meaning, where the golden has them: at least "
                   "%" PRId64 " must be right (`semantic_min_pass`).",
                   c->semantic_min_pass);
+    else
+        page_item(p, "Answers that are judged by their meaning, where the golden has them: every "
+                     "one must be right (`semantic_min_pass` is not declared).");
     if (c->yarn_magnitude)
         page_item(p,
                   "The engine is told to take its YaRN magnitude from `%s` "

@@ -84,6 +84,17 @@ def test_explanation_has_the_numbers(benchd, tmp_path):
     assert all(len(line) <= 80 or " " not in line.strip("- ") for line in lines)
 
 
+@pytest.mark.parametrize("steps, iterate, submit", [(64, 129, 1024), (129, 129, 1024),
+                                                    (130, 130, 1024), (1500, 1500, 1500)])
+def test_explanation_of_a_base_cases_length(benchd, tmp_path, steps, iterate, submit):
+    """iterate asks for the longer of the check and the decode window with its seed."""
+    path = tmp_path / "contract.json"
+    path.write_text(json.dumps({**json.loads(NANO.read_text()), "correctness_steps": steps}))
+    page = plain(benchd("explain-contract", path).stdout)
+    assert (f"at least {steps} expected tokens to be checked for correctness, {iterate} in "
+            f"local-iterate and {submit} in local-submit") in page
+
+
 def test_explanation_names_what_is_refused(benchd, tmp_path, root):
     path = tmp_path / "contract.json"
     path.write_text('{"track_id":"bare-v1"}')
