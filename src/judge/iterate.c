@@ -384,6 +384,28 @@ static void seal_phases(struct run *r, bool started)
     score_set_json(&r->score, "local_phases", phases);
 }
 
+/* The first axis that is faster than its acceptance band allows (contract-and-scoring.md section
+ * 2), in words; "" where none is. */
+static void find_disbelieved(const struct contract *c, const struct measure_result *m, char *text,
+                             size_t size)
+{
+    const struct {
+        const char *axis;
+        bool enabled;
+        double seconds, reference, down;
+    } axes[] = {
+        {"prefill", c->prefill_band_down_enabled, m->prefill_seconds_per_token,
+         c->official_baseline_prefill, c->prefill_band_down},
+        {"decode", c->decode_band_down_enabled, m->decode_seconds_per_token,
+         c->official_baseline_decode, c->decode_band_down},
+    };
+    text[0] = '\0';
+    for (size_t i = 0; i < sizeof axes / sizeof *axes && text[0] == '\0'; i++)
+        if (axes[i].enabled && !score_is_believed(axes[i].seconds, axes[i].reference, axes[i].down))
+            snprintf(text, size, "%s_seconds_per_token=%.9g is less than %.9g", axes[i].axis,
+                     axes[i].seconds, axes[i].reference * (1 - axes[i].down));
+}
+
 /* Stored-pair tracks only: the captured pair of the contract is the local denominator. */
 static void seal_stored_score(struct run *r)
 {
@@ -404,14 +426,17 @@ static void seal_stored_score(struct run *r)
     score_set_number(d, "decode_speedup", decode);
     score_set_bool(d, "passed_prefill_speedup_floor", prefill_ok);
     score_set_bool(d, "passed_decode_speedup_floor", decode_ok);
+    char text[256];
+    find_disbelieved(c, &r->timing, text, sizeof text);
     if (!isfinite(score)) {
         score_fail(d, "score", "computed score was not finite");
     } else if (!prefill_ok || !decode_ok) {
-        char text[256];
         snprintf(text, sizeof text,
                  "decode_speedup=%.6f floor=%.6f prefill_speedup=%.6f floor=%.6f", decode,
                  c->decode_speedup_floor, prefill, c->prefill_speedup_floor);
         score_fail(d, "performance floor failed", text);
+    } else if (text[0] != '\0') {
+        score_fail(d, "acceptance band failed", text);
     } else {
         d->has_score = true;
         d->score = score;

@@ -43,6 +43,12 @@ bool score_clears_floor(double gain, double floor)
     return isfinite(gain) && isfinite(floor) && gain >= floor;
 }
 
+bool score_is_believed(double seconds, double reference, double down)
+{
+    return isfinite(seconds) && isfinite(reference) && seconds > 0 && reference > 0 &&
+           !(seconds < reference * (1 - down));
+}
+
 double score_coarsen(double value)
 {
     char text[32];

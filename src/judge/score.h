@@ -17,6 +17,9 @@ double score_speedup(double baseline, double candidate); /* 0 when not finite or
 double score_composite(double prefill_gain, double decode_gain, double prefill_weight,
                        double decode_weight);
 bool score_clears_floor(double gain, double floor);
+/* The fast side of an acceptance band: a time is believed when it is at least reference x
+ * (1 - down). */
+bool score_is_believed(double seconds, double reference, double down);
 double score_coarsen(double value); /* %.1e and back; 0 and non-finite unchanged */
 
 /* A score document under construction. metrics holds the 56 keys with their defaults from the

@@ -214,6 +214,23 @@ def test_stored_pair_track_scores_against_its_pair(build, tmp_path):
     kit.assert_failed_score("performance floor failed")
 
 
+@pytest.mark.parametrize("axis", ["prefill", "decode"])
+def test_a_time_below_the_acceptance_band_is_not_believed(build, tmp_path, axis):
+    """10 seconds for a token are stored: no engine of these tests is that slow."""
+    stored = {"scores_against_live_control_leg": False}
+    for each in ("prefill", "decode"):
+        stored[f"official_baseline_{each}_seconds_per_token"] = 10.0
+        stored[f"{each}_band_up_tolerance"] = stored[f"{each}_band_down_tolerance"] = 0.1
+        stored[f"{each}_band_down_enabled"] = each == axis
+    kit = Kit(tmp_path, **stored)
+    kit.record()
+    assert kit.iterate().returncode == 1
+    error = kit.assert_failed_score("acceptance band failed")["error"]
+    assert f"{axis}_seconds_per_token=" in error and error.endswith("is less than 9")
+    kit.write_contract(**{**stored, f"{axis}_band_down_tolerance": 1.0})
+    assert kit.iterate().returncode == 0, "a tolerance of 1 believes every time"
+
+
 def test_interrupt_leaves_nothing(kit):
     process = kit.iterate(script={"at": {"kind": "free_decode_run", "number": 2}, "do": "hang"},
                           popen=True)

@@ -68,6 +68,14 @@ static void test_floor(void **state)
     assert_false(score_clears_floor(NAN, 0.95));
     assert_false(score_clears_floor(1, NAN));
     assert_false(score_clears_floor(INFINITY, 0.95));
+    assert_true(score_is_believed(4.5, 6, 0.25));
+    assert_false(score_is_believed(nextafter(4.5, 0), 6, 0.25));
+    assert_true(score_is_believed(100, 6, 0.25)); /* no slow side */
+    assert_true(score_is_believed(1e-9, 6, 1));
+    assert_false(score_is_believed(0, 6, 1));
+    assert_false(score_is_believed(NAN, 6, 0.25));
+    assert_false(score_is_believed(1, INFINITY, 0.25));
+    assert_false(score_is_believed(1, 0, 0.25));
 }
 
 static void test_coarsen(void **state)
