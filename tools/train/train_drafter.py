@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train a DFlash drafter for a trained target and write its checkpoint.
 
-  train_drafter.py TARGET CORPUS OUT --size 2x256            on a GPU, minutes
+  train_drafter.py TARGET CORPUS OUT --size 2x128            on a GPU, minutes
   train_drafter.py TARGET CORPUS OUT --size 2x256 --smoke    a few steps on a CPU, seconds
 """
 
@@ -100,7 +100,7 @@ def parse_arguments():
     parser.add_argument("target", help="folder of the target's checkpoint")
     parser.add_argument("corpus", help="folder of *.txt")
     parser.add_argument("out", help="folder for the drafter")
-    parser.add_argument("--size", choices=SIZES, default="2x256")
+    parser.add_argument("--size", choices=SIZES, default="2x128")
     parser.add_argument("--window", type=int, default=SHAPE["window"])
     parser.add_argument("--continuations", metavar="FILE.npz",
                         help="read them there, or make them and keep them there")
