@@ -91,8 +91,11 @@ static bool engine_exited(struct client *c, struct error *err)
 {
     const char *status = child_end(c->child, GRACE_EOF_MS);
     text_copy(c->wait_status, sizeof c->wait_status, status);
+    /* A program that dies at start in there often misses a file or a right that it has outside. */
+    const bool inside = !c->has_hello && c->options.sandbox != NULL && c->options.sandbox->active;
     return error_set(err, "EngineExited",
-                     "engine closed the stream before returning a response (%s)", status);
+                     "engine closed the stream before returning a response (%s)%s", status,
+                     inside ? "; it ran in the sandbox, --no-sandbox runs it without" : "");
 }
 
 /* A lower-layer error keeps its text under the client's name. */

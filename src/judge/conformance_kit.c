@@ -76,8 +76,12 @@ static int64_t deadline_after(double seconds)
 static bool peer_died(struct peer *p, struct error *err)
 {
     p->dead = true;
-    return error_set(err, "EngineExited", "the engine closed its output (%s)",
-                     child_end(p->child, KIT_EXIT_MS));
+    const char *status = child_end(p->child, KIT_EXIT_MS);
+    if (p->has_hello)
+        return error_set(err, "EngineExited", "the engine closed its output (%s)", status);
+    /* It never began: what it said on its way out is what its author needs. */
+    return error_set(err, "EngineExited", "the engine closed its output (%s); %.700s", status,
+                     launch_log_tail(p->log));
 }
 
 /* Lines that begin no object are the parent's to skip, and this kit's to report. */

@@ -287,3 +287,15 @@ def test_the_page_lists_every_check(build):
     assert rows in page, "docs/conformance.md: the table of checks is not the program's"
     headings = re.findall(r"^## (.+)$", (ROOT / "docs/writing-an-engine.md").read_text(), re.M)
     assert {c["section"] for c in checks} <= set(headings)
+
+
+def test_an_engine_that_never_begins_tells_why(tmp_path):
+    """Its own last words are in the verdict: its author has nothing else to go by."""
+    engine = tmp_path / "engine.sh"
+    engine.write_text("#!/bin/sh\necho cannot open the moon >&2\nexit 4\n")
+    engine.chmod(0o755)
+    result = subprocess.run([str(BUILD / "benchd"), "conformance", "--engine", str(engine),
+                             "--weights", str(tmp_path), "--vocab", "64", "--seed-tokens", "16",
+                             "--json"], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 1
+    assert "exit status 4" in result.stdout and "cannot open the moon" in result.stdout

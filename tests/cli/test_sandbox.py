@@ -401,3 +401,13 @@ def test_root_says_what_its_engine_cannot_read(sandbox, kit):
     assert "sandbox: none, the engine runs unsandboxed" in result.stderr
     assert "config.json" in result.stderr and "chmod -R a+rX" in result.stderr
     assert json.loads(kit.integrity.read_text())["sandbox"] == "none (unavailable)"
+
+
+def test_a_death_at_start_speaks_of_the_sandbox(sandbox, kit, tmp_path):
+    engine = tmp_path / "dead.sh"
+    engine.write_text("#!/bin/sh\nexit 4\n")
+    engine.chmod(0o755)
+    for inside in (True, False):
+        result = kit.iterate(engine=engine, sandbox=inside)
+        assert result.returncode == 1 and "EngineExited" in result.stderr
+        assert ("--no-sandbox runs it without" in result.stderr) is inside
