@@ -87,7 +87,7 @@ static void check_nothing_left(struct kit *k, struct verdict *v)
     int left = 0;
     char status[64];
     if (ends(k, NULL, &left, status, sizeof status, v) && left > 0)
-        kit_fail(v, "%d other processes of the engine's group were still there", left);
+        kit_fail(v, "%d other processes that the engine started were still there", left);
 }
 
 /* ---- the six checks of a manifest ---- */

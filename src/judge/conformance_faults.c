@@ -128,8 +128,12 @@ static void check_missing_field(struct kit *k, struct verdict *v)
                                         "{\"id\":7,\"kind\":\"decode_step\"}",
                                         "{\"id\":7,\"kind\":\"correctness_step\"}",
                                         NULL};
-    static const char *const no_id[] = {"{}", "{\"kind\":\"phase_diagnostics\"}",
-                                        "{\"id\":\"7\",\"kind\":\"phase_diagnostics\"}", NULL};
+    static const char *const no_id[] = {"{}",
+                                        "{\"kind\":\"phase_diagnostics\"}",
+                                        "{\"id\":\"7\",\"kind\":\"phase_diagnostics\"}",
+                                        "{\"id\":true,\"kind\":\"phase_diagnostics\"}",
+                                        "{\"id\":7.5,\"kind\":\"phase_diagnostics\"}",
+                                        NULL};
     unservable_lines(k, lines, v);
     if (v->is == KIT_PASS)
         unreadable_lines(k, no_id, v);
@@ -232,6 +236,44 @@ static void check_steps_bounds(struct kit *k, struct verdict *v)
 
 /* ---- order ---- */
 
+/* What may come between a step and nothing of its own: the other kind's begin, and the kinds that
+ * leave no sequence open. */
+static void check_step_elsewhere(struct kit *k, struct peer *p, struct verdict *v)
+{
+    static const struct {
+        enum wire_kind before, step;
+        bool own_begin; /* before it */
+    } rows[] = {
+        {WIRE_KIND_decode_begin, WIRE_KIND_correctness_step, false},
+        {WIRE_KIND_correctness_begin, WIRE_KIND_decode_step, false},
+        {WIRE_KIND_free_decode_begin, WIRE_KIND_decode_step, false},
+        {WIRE_KIND_prefill, WIRE_KIND_decode_step, true},
+        {WIRE_KIND_correctness, WIRE_KIND_correctness_step, true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char what[64];
+        struct wire_request q =
+            kit_prompt(rows[i].step == WIRE_KIND_decode_step ? WIRE_KIND_decode_begin
+                                                             : WIRE_KIND_correctness_begin,
+                       &k->brief);
+        if (rows[i].before == WIRE_KIND_free_decode_begin &&
+            !kit_has_capability(p, "free_run_decode"))
+            continue;
+        if (rows[i].own_begin && !kit_ask(k, p, &q, NULL, v))
+            return;
+        q = kit_prompt(rows[i].before, &k->brief);
+        if (rows[i].before == WIRE_KIND_correctness)
+            q.steps = (struct wire_i64){.present = true, .value = 2};
+        if (!kit_ask(k, p, &q, NULL, v))
+            return;
+        snprintf(what, sizeof what, "%s after %s", wire_kind_name(rows[i].step),
+                 wire_kind_name(rows[i].before));
+        q = kit_token(rows[i].step, k->brief.items[0]);
+        if (!kit_request_refused(k, p, what, &q, v) || !kit_recovers(k, p, what, v))
+            return;
+    }
+}
+
 static void check_step_before_begin(struct kit *k, struct verdict *v)
 {
     static const enum wire_kind steps[] = {WIRE_KIND_decode_step, WIRE_KIND_correctness_step};
@@ -243,6 +285,8 @@ static void check_step_before_begin(struct kit *k, struct verdict *v)
         if (!kit_request_refused(k, p, what, &q, v) || !kit_recovers(k, p, what, v))
             return;
     }
+    if (p != NULL)
+        check_step_elsewhere(k, p, v);
 }
 
 /* A step after a refused one has nothing to stand on. */
@@ -436,7 +480,7 @@ static void check_beyond_limit(struct kit *k, struct verdict *v)
 /* Ids are the parent's: the engine repeats them, whatever they are. */
 static void check_ids(struct kit *k, struct verdict *v)
 {
-    static const int64_t ids[] = {7, 7, 3, 0, -5, INT64_C(9007199254740993), INT64_MAX};
+    static const int64_t ids[] = {7, 7, 3, 0, -5, INT64_C(9007199254740993), INT64_MAX, INT64_MIN};
     struct peer *p = fault_peer(k, v);
     for (size_t i = 0; p != NULL && i < sizeof ids / sizeof *ids; i++) {
         char what[64];
@@ -476,7 +520,8 @@ const struct kit_check kit_fault_checks[] = {
      "A prompt of 4,194,304 tokens, beyond the context, is refused.", check_oversize_prompt},
     {"steps_range", "correctness", "steps below 1 or beyond the context are refused.",
      check_steps_bounds},
-    {"step_before_begin", "Replies and refusals", "A step without an open begin is refused.",
+    {"step_before_begin", "Replies and refusals",
+     "A step without an open begin of its own kind is refused; prefill and correctness leave none.",
      check_step_before_begin},
     {"error_drops_sequence", "Replies and refusals",
      "A refusal ends the open sequence: the next step is refused too.", check_error_drops},
@@ -492,6 +537,6 @@ const struct kit_check kit_fault_checks[] = {
     {"line_too_long", "Lines", "A line beyond 64 MiB is read to its end and refused with id -1.",
      check_beyond_limit},
     {"ids", "Replies and refusals",
-     "Every id is repeated exactly: equal ones, falling ones, up to 2^63 - 1.", check_ids},
+     "Every id is repeated exactly: equal ones, falling ones, from -2^63 to 2^63 - 1.", check_ids},
 };
 const size_t kit_fault_count = sizeof kit_fault_checks / sizeof *kit_fault_checks;

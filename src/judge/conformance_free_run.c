@@ -17,9 +17,21 @@ static struct wire_request run_request(uint32_t count)
     return q;
 }
 
+/* The depth of an echo: UINT32_MAX - 1 where a mode that drafts does not say it. */
+static uint32_t depth_of(const struct wire_spec *effective)
+{
+    if (!effective->present || strcmp(effective->mode, "serial") == 0)
+        return 0;
+    const json_t *block = effective->dflash != NULL ? effective->dflash : effective->dspark;
+    const json_int_t depth = json_integer_value(json_object_get(block, "depth"));
+    if (effective->mtp_depth.present)
+        return effective->mtp_depth.value;
+    return depth > 0 && depth < UINT32_MAX ? (uint32_t)depth : UINT32_MAX - 1;
+}
+
 /* begin (with a spec or NULL), run of KIT_STEPS tokens; the run's reply stays the peer's. */
-static bool free_run(struct kit *k, struct peer *p, const struct wire_spec *spec,
-                     const struct wire_response **reply, struct verdict *v)
+static bool free_run_deep(struct kit *k, struct peer *p, const struct wire_spec *spec,
+                          const struct wire_response **reply, uint32_t *depth, struct verdict *v)
 {
     struct wire_request q = kit_prompt(WIRE_KIND_free_decode_begin, &k->seed);
     const struct wire_response *r;
@@ -28,8 +40,16 @@ static bool free_run(struct kit *k, struct peer *p, const struct wire_spec *spec
     if (!kit_ask(k, p, &q, &r, v) ||
         !kit_same_tokens(&r->seed_token.value, k->greedy, 1, "seed_token", v))
         return false;
+    *depth = depth_of(&r->effective_spec);
     q = run_request(KIT_STEPS);
     return kit_ask_loosely(k, p, &q, reply, v);
+}
+
+static bool free_run(struct kit *k, struct peer *p, const struct wire_response **reply,
+                     struct verdict *v)
+{
+    uint32_t unused;
+    return free_run_deep(k, p, NULL, reply, &unused, v);
 }
 
 static bool run_tokens(struct kit *k, const struct wire_response *r, const char *what,
@@ -42,12 +62,26 @@ static bool run_tokens(struct kit *k, const struct wire_response *r, const char 
     return kit_same_tokens(r->tokens.items, k->greedy + 1, KIT_STEPS, what, v);
 }
 
-static bool run_counters(const struct wire_response *r, struct verdict *v)
+/* depth: how many tokens a round may draft, 0 for a serial run. */
+static bool run_counters(const struct wire_response *r, uint32_t depth, struct verdict *v)
 {
     struct error err = {0};
-    if (reply_check_free_run(r, KIT_STEPS, &err))
+    if (!reply_check_free_run(r, KIT_STEPS, &err)) {
+        kit_fail(v, "%s: %s", err.name, err.message);
+        return false;
+    }
+    for (size_t i = 0; i < r->acceptance_lengths.count; i++) {
+        const uint32_t length = r->acceptance_lengths.items[i];
+        if (length < 1 || length > (uint64_t)depth + 1) {
+            kit_fail(v, "round %zu committed %u tokens; with depth %u it is 1 to %u", i, length,
+                     depth, depth + 1);
+            return false;
+        }
+    }
+    if (depth > 0 || r->drafted_total.value == 0)
         return true;
-    kit_fail(v, "%s: %s", err.name, err.message);
+    kit_fail(v, "drafted_total of a serial run is %" PRIu64 ", not 0",
+             (uint64_t)r->drafted_total.value);
     return false;
 }
 
@@ -73,7 +107,7 @@ static void check_free_run(struct kit *k, struct verdict *v)
 {
     struct peer *p = free_run_peer(k, v);
     const struct wire_response *r;
-    if (p != NULL && free_run(k, p, NULL, &r, v))
+    if (p != NULL && free_run(k, p, &r, v))
         run_tokens(k, r, "free_decode_run beside correctness", v);
 }
 
@@ -81,15 +115,16 @@ static void check_free_run_counters(struct kit *k, struct verdict *v)
 {
     struct peer *p = free_run_peer(k, v);
     const struct wire_response *r;
-    if (p != NULL && free_run(k, p, NULL, &r, v))
-        run_counters(r, v);
+    uint32_t depth; /* of an engine that drafts unasked, and says so */
+    if (p != NULL && free_run_deep(k, p, NULL, &r, &depth, v))
+        run_counters(r, depth, v);
 }
 
 static void check_free_run_work(struct kit *k, struct verdict *v)
 {
     struct peer *p = free_run_peer(k, v);
     const struct wire_response *r;
-    if (p == NULL || !free_run(k, p, NULL, &r, v) || !run_closes(k, p, r, v))
+    if (p == NULL || !free_run(k, p, &r, v) || !run_closes(k, p, r, v))
         return;
     struct wire_request q = kit_prompt(WIRE_KIND_free_decode_begin, &k->brief);
     if (kit_ask(k, p, &q, NULL, v))
@@ -108,6 +143,36 @@ static void check_free_run_none(struct kit *k, struct verdict *v)
         kit_barrier(k, p, 1 + (int64_t)r->acceptance_lengths.count, NULL, v);
 }
 
+static struct wire_request cohort_begin(struct kit *k, uint32_t streams);
+
+/* A run after a begin of another kind, or of another form. */
+static void run_in_another_form(struct kit *k, struct peer *p, struct verdict *v)
+{
+    static const char after_decode[] = "free_decode_run after decode_begin";
+    static const char single[] = "free_decode_run of one stream after a cohort's begin";
+    static const char wide[] = "free_decode_run of a cohort after one stream's begin";
+    struct wire_request q = kit_prompt(WIRE_KIND_decode_begin, &k->brief);
+    if (!kit_ask(k, p, &q, NULL, v))
+        return;
+    q = run_request(4);
+    if (!kit_request_refused(k, p, after_decode, &q, v) || !kit_recovers(k, p, after_decode, v) ||
+        !kit_has_capability(p, "batched_free_run_decode") || p->hello.max_batch_size.value < 2)
+        return;
+    q = cohort_begin(k, 2);
+    if (!kit_ask(k, p, &q, NULL, v))
+        return;
+    q = run_request(4);
+    if (!kit_request_refused(k, p, single, &q, v) || !kit_recovers(k, p, single, v))
+        return;
+    q = kit_prompt(WIRE_KIND_free_decode_begin, &k->brief);
+    if (!kit_ask(k, p, &q, NULL, v))
+        return;
+    q = run_request(4);
+    q.batch_size = (struct wire_u32){.present = true, .value = 2};
+    if (kit_request_refused(k, p, wide, &q, v))
+        kit_recovers(k, p, wide, v);
+}
+
 static void check_run_before_begin(struct kit *k, struct verdict *v)
 {
     struct peer *p = kit_learn_brief(k, v) ? kit_peer_with(k, "free_run_decode", v) : NULL;
@@ -121,8 +186,9 @@ static void check_run_before_begin(struct kit *k, struct verdict *v)
     if (!kit_ask(k, p, &q, NULL, v) || !kit_barrier(k, p, -1, NULL, v))
         return;
     q = run_request(4);
-    if (kit_request_refused(k, p, "free_decode_run after a barrier", &q, v))
-        kit_recovers(k, p, "free_decode_run after a barrier", v);
+    if (kit_request_refused(k, p, "free_decode_run after a barrier", &q, v) &&
+        kit_recovers(k, p, "free_decode_run after a barrier", v))
+        run_in_another_form(k, p, v);
 }
 
 static void check_oversize_run(struct kit *k, struct verdict *v)
@@ -167,10 +233,22 @@ static struct wire_token_lists lists_of(struct kit *k, const struct wire_tokens 
     return (struct wire_token_lists){.present = true, .count = count, .items = items};
 }
 
+/* The seeds of a cohort: three, of two lengths, over and over. */
+enum { COHORT_SEEDS = 3 };
+static const struct wire_tokens *cohort_seed(const struct kit *k, size_t stream)
+{
+    const struct wire_tokens *const seeds[COHORT_SEEDS] = {&k->seed, &k->brief, &k->other};
+    return seeds[stream % COHORT_SEEDS];
+}
+
 static struct wire_request cohort_begin(struct kit *k, uint32_t streams)
 {
     struct wire_request q = client_request(WIRE_KIND_free_decode_begin);
-    q.seed_tokens_by_stream = lists_of(k, &k->seed, &k->other, streams);
+    struct wire_tokens *items = arena_array(&k->arena, streams, sizeof *items);
+    for (size_t i = 0; i < streams; i++)
+        items[i] = *cohort_seed(k, i);
+    q.seed_tokens_by_stream =
+        (struct wire_token_lists){.present = true, .count = streams, .items = items};
     q.batch_size = (struct wire_u32){.present = true, .value = streams};
     return q;
 }
@@ -223,6 +301,20 @@ static bool spec_of(const char *mode, struct arena *a, struct wire_spec *out)
     return true;
 }
 
+/* A depth that the engine did not choose: echoed unchanged, or refused. */
+static void other_depth(struct kit *k, struct peer *p, struct wire_spec *spec, struct verdict *v)
+{
+    struct verdict honoured = {0}, refused = {0};
+    struct wire_request q = kit_prompt(WIRE_KIND_decode_begin, &k->seed);
+    spec->mtp_depth.value = spec->mtp_depth.value == 1 ? 2 : 1;
+    q.spec = *spec;
+    if (kit_ask(k, p, &q, NULL, &honoured) || p->dead)
+        return;
+    q.id = (struct wire_i64){0};
+    if (!kit_request_refused(k, p, "a depth that it cannot run", &q, &refused))
+        *v = honoured;
+}
+
 static void check_spec_echo(struct kit *k, struct verdict *v)
 {
     struct peer *p = kit_learn_greedy(k, v) ? kit_peer(k, KIT_V11, v) : NULL;
@@ -245,8 +337,10 @@ static void check_spec_echo(struct kit *k, struct verdict *v)
             spec.mtp_depth = r->effective_spec.mtp_depth;
             q = kit_prompt(WIRE_KIND_decode_begin, &k->seed);
             q.spec = spec;
-            kit_ask(k, p, &q, NULL, v);
+            ok = kit_ask(k, p, &q, NULL, v);
         }
+        if (ok && spec.has_mtp)
+            other_depth(k, p, &spec, v);
         wire_spec_free(&spec);
     }
 }
@@ -266,7 +360,9 @@ static void check_spec_runs(struct kit *k, struct verdict *v)
         const char *mode = p->hello.spec_modes.items[i];
         if (!spec_of(mode, &k->arena, &spec))
             continue;
-        if (free_run(k, p, &spec, &r, v) && run_tokens(k, r, mode, v) && run_counters(r, v))
+        uint32_t depth;
+        if (free_run_deep(k, p, &spec, &r, &depth, v) && run_tokens(k, r, mode, v) &&
+            run_counters(r, depth, v))
             run_closes(k, p, r, v);
         wire_spec_free(&spec);
     }
@@ -312,7 +408,7 @@ static bool cohort_run(struct kit *k, struct peer *p, uint32_t streams,
     const struct wire_response *r;
     if (!kit_ask(k, p, &q, &r, v))
         return false;
-    for (size_t i = 0; i < streams; i += 2)
+    for (size_t i = 0; i < streams; i += COHORT_SEEDS)
         if (!kit_same_tokens(&r->seed_token_by_stream.items[i], k->greedy, 1,
                              "seed_token_by_stream", v))
             return false;
@@ -334,8 +430,16 @@ static void check_cohort(struct kit *k, struct verdict *v)
 {
     struct peer *p = cohort_peer(k, v);
     const struct wire_response *r;
+    int64_t alone[COHORT_SEEDS][KIT_STEPS + 1];
     if (p == NULL)
         return;
+    for (size_t i = 0; i < COHORT_SEEDS; i++) {
+        struct wire_request q = kit_prompt(WIRE_KIND_correctness, cohort_seed(k, i));
+        q.steps = (struct wire_i64){.present = true, .value = KIT_STEPS + 1};
+        if (!kit_ask(k, p, &q, &r, v))
+            return;
+        memcpy(alone[i], r->tokens.items, sizeof alone[i]);
+    }
     const uint32_t most = p->hello.max_batch_size.value;
     const uint32_t widths[] = {2, most < COHORT_MOST ? most : COHORT_MOST};
     for (size_t w = 0; w < 2; w++) {
@@ -352,8 +456,9 @@ static void check_cohort(struct kit *k, struct verdict *v)
                 kit_fail(v, "stream %zu has %zu tokens, %d were asked for", i, t->count, KIT_STEPS);
                 return;
             }
-            if (i % 2 == 0 && !kit_same_tokens(t->items, k->greedy + 1, KIT_STEPS,
-                                               "a stream beside correctness", v))
+            char what[64];
+            snprintf(what, sizeof what, "stream %zu beside correctness", i);
+            if (!kit_same_tokens(t->items, alone[i % COHORT_SEEDS] + 1, KIT_STEPS, what, v))
                 return;
         }
         if (!kit_barrier(k, p, -1, NULL, v))
@@ -475,7 +580,9 @@ const struct kit_check kit_free_run_checks[] = {
     {"free_run", "Free runs", "free_decode_run gives the tokens of correctness after seed_token.",
      check_free_run},
     {"free_run_counters", "Free runs",
-     "acceptance_lengths, committed_total, drafted_total and accepted_total fit the tokens.",
+     "acceptance_lengths, committed_total, drafted_total and accepted_total fit the tokens; "
+     "without "
+     "speculation every length is 1.",
      check_free_run_counters},
     {"free_run_work", "Free runs", "completed_work of a free run is its rounds + 1.",
      check_free_run_work},
@@ -483,12 +590,14 @@ const struct kit_check kit_free_run_checks[] = {
      check_free_run_none},
     {"free_run_oversize", "Free runs", "A count beyond the context is refused.",
      check_oversize_run},
-    {"run_before_begin", "Free runs", "free_decode_run without an open begin is refused.",
+    {"run_before_begin", "Free runs",
+     "free_decode_run without an open begin, of its own kind and form, is refused.",
      check_run_before_begin},
     {"free_run_not_advertised", "Free runs",
      "Without the capability, and always in plain v1, the free-run kinds are refused.",
      check_free_run_refused},
-    {"spec_echo", "Speculation", "effective_spec honours the spec of each mode in spec_modes.",
+    {"spec_echo", "Speculation",
+     "effective_spec honours the spec of each mode in spec_modes; a depth is echoed or refused.",
      check_spec_echo},
     {"spec_runs", "Speculation",
      "A free run in each mode of spec_modes gives the same tokens and counters that fit.",

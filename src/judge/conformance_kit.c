@@ -1,6 +1,7 @@
 #include "judge/conformance_kit.h"
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "judge/reply.h"
 
 #include <ctype.h>
@@ -198,7 +199,8 @@ struct peer *kit_start(struct kit *k, enum kit_mode mode, struct error *err)
         .argv = launch_argv(&p->session, k->engine, k->weights, k->resources, mode == KIT_V11),
         .envp = launch_environment(&p->session, environ, k->yarn),
         .on_stderr_line = launch_log_line,
-        .context = p->log};
+        .context = p->log,
+        .end_strays = true};
     if (!child_start(&child, &p->child, err)) {
         p->child = NULL;
         kit_stop(p);
@@ -238,7 +240,8 @@ void kit_stop(struct peer *p)
     free(p);
 }
 
-static int count_group(pid_t group)
+/* Of the group, and what left it and was handed to this process when its parent ended. */
+static int count_left(pid_t group)
 {
     int found = 0;
     DIR *proc = opendir("/proc");
@@ -256,7 +259,9 @@ static int count_group(pid_t group)
         char state;
         int parent, pgrp;
         if (after != NULL && sscanf(after + 1, " %c %d %d", &state, &parent, &pgrp) == 3)
-            found += pgrp == (int)group && state != 'Z';
+            found += state != 'Z' && (pgrp == (int)group ||
+                                      (parent == (int)getpid() &&
+                                       !interrupt_knows_group((pid_t)strtol(e->d_name, NULL, 10))));
     }
     if (proc != NULL)
         closedir(proc);
@@ -281,7 +286,7 @@ bool kit_end_input(struct peer *p, int *left, char *status, size_t status_size)
         if (!ended)
             poll(NULL, 0, 2);
     }
-    *left = ended ? count_group(pid) : 0;
+    *left = ended ? count_left(pid) : 0;
     p->dead = true;
     text_copy(status, status_size, child_end(p->child, 0));
     return ended;

@@ -115,7 +115,8 @@ bool kit_same_tokens(const int64_t *got, const int64_t *wanted, size_t count, co
                      struct verdict *v);
 
 /* Ends the input and waits: true when the process ended by itself within KIT_EXIT_MS. left counts
- * other processes of its group that were still there then. The peer is stopped. */
+ * other processes, of its group or daemons that left it, that were still there then. The peer is
+ * stopped. */
 bool kit_end_input(struct peer *p, int *left, char *status, size_t status_size);
 
 /* Shorthands. */

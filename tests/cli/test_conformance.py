@@ -4,6 +4,7 @@ it breaks, and no other."""
 import concurrent.futures
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -132,6 +133,11 @@ FAULTS = {
     "run_accepted": {"free_run_counters", "free_run_count_0", "spec_runs"},
     "run_committed": {"free_run_counters", "free_run_count_0", "spec_runs"},
     "run_counted_more": {"free_run_work", "free_run_count_0", "spec_runs", "cohort_counters"},
+    "serial_round_of_many": {"free_run_counters", "spec_runs"},
+    "serial_drafts": {"free_run_counters", "spec_runs"},
+    "round_beyond_depth": {"spec_runs"},
+    "depth_ignored": {"spec_echo"},
+    "any_form": {"run_before_begin"},
     "count_0_refused": {"free_run_count_0"},
     "oversize_run_dies": {"free_run_oversize"},
     "v1_runs_free": {"free_run_not_advertised"},
@@ -140,6 +146,7 @@ FAULTS = {
     "any_mode": {"spec_not_advertised"},
     # cohorts
     "cohort_tokens": {"cohort"},
+    "cohort_odd_stream": {"cohort"},
     "natural_below": {"cohort_counters"},
     "rounds_disagree": {"cohort_counters"},
     "active_rise": {"cohort_counters"},
@@ -173,6 +180,9 @@ FAULTS = {
     "prompt_dies": {"oversize_prompt"},
     "steps_0_served": {"steps_range"},
     "step_opens": {"step_before_begin", "step_after_barrier", "error_drops_sequence"},
+    "steps_shared": {"step_before_begin"},
+    "prefill_keeps_sequence": {"step_before_begin"},
+    "correctness_keeps_sequence": {"step_before_begin"},
     "refusal_keeps_sequence": {"error_drops_sequence"},
     "ids_through_doubles": {"ids"},
     # around the lines
@@ -183,6 +193,7 @@ FAULTS = {
     "exits_5": {"end_of_input"},
     "lingers_in_a_line": {"end_inside_a_line"},
     "leaves_a_process": {"nothing_left"},
+    "leaves_a_daemon": {"nothing_left"},
     "lingers": {"end_of_input", "end_inside_a_line", "nothing_left"},
 }
 HANGS = {"never_says_hello", "bad_json_hangs", "bad_json_silent"}
@@ -206,6 +217,16 @@ def test_a_fault_fails_its_check_and_no_other(outcomes, name):
     assert named(found, "fail") == FAULTS[name], outcomes[name].stdout
     if FAULTS[name] == NO_HELLO:
         assert named(found, "pass") == set()
+
+
+def test_a_daemon_ends_with_the_kit(outcomes):
+    """Its engine's command line is the daemon's too."""
+    assert verdicts(outcomes["leaves_a_daemon"])
+    for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            assert b"fault=leaves_a_daemon" not in entry.read_bytes(), entry
+        except OSError:  # ended meanwhile
+            continue
 
 
 def test_every_fault_of_the_unruly_engine_is_tried(build):

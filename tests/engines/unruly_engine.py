@@ -109,6 +109,8 @@ reply_fault("active_rise", "free_decode_run",
             lambda e, q, r: "rounds" in r and r["active_streams_by_round"].__setitem__(0, 1))
 reply_fault("cohort_tokens", "free_decode_run",
             lambda e, q, r: "rounds" in r and r["tokens_by_stream"].reverse())
+reply_fault("cohort_odd_stream", "free_decode_run",
+            lambda e, q, r: "rounds" in r and r["tokens_by_stream"].__setitem__(1, [0] * q["count"]))
 reply_fault("timing_missing", "free_decode_begin", lambda e, q, r: r.pop("prefill_ns_by_stream", None))
 reply_fault("v1_differs", "correctness_step",
             lambda e, q, r: not e.v11 and (r.update(token=(r["token"] + 1) % 509)))
@@ -341,6 +343,80 @@ class step_opens(Honest):
 
 
 @fault
+class steps_shared(Honest):
+    """One kind of sequence for both kinds of step."""
+    def step(self, what, token):
+        return super().step(self.open or what, token)
+
+
+@fault
+class prefill_keeps_sequence(Honest):
+    def prefill(self, q):
+        kept = self.open, self.streams
+        reply = super().prefill(q)
+        self.open, self.streams = kept
+        return reply
+
+
+@fault
+class correctness_keeps_sequence(Honest):
+    def correctness(self, q):
+        kept = self.open, self.streams
+        reply = super().correctness(q)
+        self.open, self.streams = kept
+        return reply
+
+
+@fault
+class any_form(Honest):
+    """A run of one stream after a cohort's begin is taken for the cohort's."""
+    def free_decode_run(self, q):
+        if self.cohort:
+            q = {**q, "batch_size": len(self.streams)}
+        return super().free_decode_run(q)
+
+
+class one_round(Honest):
+    deep = False
+
+    def free_decode_run(self, q):
+        before = self.work
+        reply = super().free_decode_run(q)
+        if "tokens" in reply and q["count"] and bool(self.depth) == self.deep:
+            reply["acceptance_lengths"] = [q["count"]]
+            self.work = before + 1
+        return reply
+
+
+@fault
+class serial_round_of_many(one_round):
+    pass
+
+
+@fault
+class round_beyond_depth(one_round):
+    deep = True
+
+
+@fault
+class serial_drafts(Honest):
+    def free_decode_run(self, q):
+        reply = super().free_decode_run(q)
+        if "tokens" in reply and q["count"] and not self.depth:
+            reply["drafted_total"] = 3
+        return reply
+
+
+@fault
+class depth_ignored(Honest):
+    def resolve(self, spec):
+        effective = super().resolve(spec)
+        if effective and "mtp" in effective:
+            effective["mtp"]["depth"] = 2
+        return effective
+
+
+@fault
 class refusal_keeps_sequence(Honest):
     def answer(self, line):
         kept = self.open, self.streams
@@ -410,6 +486,17 @@ class leaves_a_process(Honest):
     @staticmethod
     def at_end(cut):
         if not cut and os.fork() == 0:
+            os.closerange(0, 3)
+            time.sleep(1000)
+
+
+@fault
+class leaves_a_daemon(Honest):
+    """In a session of its own, so in another group."""
+    @staticmethod
+    def at_end(cut):
+        if not cut and os.fork() == 0:
+            os.setsid()
             os.closerange(0, 3)
             time.sleep(1000)
 
