@@ -63,6 +63,18 @@ def test_in_the_sandbox(kit):
     kit.assert_nothing_left()
 
 
+@pytest.mark.parametrize("gap, distance, passed", [(None, 5.0, True), (0.25, 0.25, True),
+                                                   (0.25, 0.250001, False)])
+def test_the_contracts_logit_gap(kit, gap, distance, passed):
+    kit.write_contract(mismatch_logit_gap=gap)
+    at = {"kind": "correctness_step", "number": 5}
+    found = document(correctness(kit, script={"at": at, "do": "near_wrong",
+                                              "with": {"gap": distance, "count": 2}}), passed)
+    if not passed:
+        assert (found["first_failing_case"], found["first_failing_step"]) == ("one", 5)
+        assert found["error"] == "teacher-forced mismatch beyond the logit gap"
+
+
 @pytest.mark.parametrize("at, case, step, error", [
     ({"kind": "correctness", "number": 1}, "free-a", 5, "free-run token mismatch"),
     ({"kind": "correctness", "number": 2}, "says", 5, "behavior token mismatch"),

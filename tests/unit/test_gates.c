@@ -113,6 +113,28 @@ static void base_budget(void **state)
     assert_true(o.passed);
 }
 
+/* 64 steps do not tell 100 in a thousand from 109: the limit itself, and one beyond it. */
+static void base_budget_to_the_last(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t steps;
+        int wrong;
+        bool passes;
+    } rows[] = {{1000, 100, true}, {1000, 101, false}, {10, 1, true},     {10, 2, false},
+                {9, 1, false},     {9, 0, true},       {20, 2, true},     {19, 2, false},
+                {2000, 200, true}, {2000, 201, false}, {1009, 100, true}, {1009, 101, false}};
+    const struct wire_top_logits t = list_of(eight, 8);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct gate_outcome o;
+        gate_base_begin(&o);
+        for (int64_t s = 0; s < rows[i].steps; s++)
+            gate_base_step(&o, s, 5, &t, s < rows[i].wrong ? 60 : 5, VOCAB);
+        gate_base_end(&o, rows[i].steps);
+        assert_true(o.passed == rows[i].passes);
+    }
+}
+
 static struct golden_anchor anchor_of(int64_t expected)
 {
     return (struct golden_anchor){.name = "a", .expected_token = expected};
@@ -353,6 +375,7 @@ int main(void)
         cmocka_unit_test(trusted_lists),
         cmocka_unit_test(ties),
         cmocka_unit_test(base_budget),
+        cmocka_unit_test(base_budget_to_the_last),
         cmocka_unit_test(base_gap),
         cmocka_unit_test(base_gap_needs_trusted_logits),
         cmocka_unit_test(limits_at_the_last_bit),
