@@ -451,7 +451,9 @@ void explain_contract(const struct contract *c, bool markdown, struct buffer *ou
     if (markdown)
         page_paragraph(&p,
                        "Written by `benchd explain-contract --markdown` from `contract.json`; do "
-                       "not edit. Every name is explained in `docs/refusals.md`.");
+                       "not edit. Every name is explained in `docs/refusals.md`, but for those of "
+                       "a ranked run's legs, which this version does not make: "
+                       "`SERIAL-CONTROL-LEG-` and `TIMED-DIVERGENCE-`.");
     explain_track(&p, c);
     explain_goldens(&p, c);
     explain_window(&p, c);
