@@ -231,6 +231,56 @@ def test_a_time_below_the_acceptance_band_is_not_believed(build, tmp_path, axis)
     assert kit.iterate().returncode == 0, "a tolerance of 1 believes every time"
 
 
+def test_what_is_asked_and_in_which_order(kit):
+    """A transcript of a run: the timed prompts are asked once, the warm-up before them with the same
+    read backwards, the cases after them, a barrier between any two."""
+    copy = kit.folder / "asked"
+    wrapper = kit.folder / "wrapper"
+    wrapper.write_text(f'#!/bin/sh\ntee "{copy}" | "{ENGINE}" "$@"\n')
+    wrapper.chmod(0o755)
+    result = kit.iterate(engine=wrapper)
+    assert result.returncode == 0, result.stderr
+    golden = json.loads(kit.golden.read_text())
+    oracle = golden["benchmark"]
+    asked = [json.loads(line) for line in copy.read_text().splitlines()]
+    intervals = [[]]
+    for q in asked:
+        if q["kind"] == "phase_diagnostics":
+            intervals.append([])
+        else:
+            intervals[-1].append(q)
+    warm_prefill, warm_decode, prefill, decode, *cases = [i for i in intervals if i]
+    backwards = oracle["prefill_prompt_tokens"][::-1]
+    assert [q["kind"] for q in warm_prefill] == ["prefill"]
+    assert warm_prefill[0]["prompt_tokens"] == backwards != oracle["prefill_prompt_tokens"]
+    assert [q["kind"] for q in warm_decode] == ["free_decode_begin", "free_decode_run"]
+    assert warm_decode[0]["seed_tokens"] == oracle["decode_seed_tokens"][::-1]
+    assert [(q["kind"], q["prompt_tokens"]) for q in prefill] == \
+        [("prefill", oracle["prefill_prompt_tokens"])]
+    assert [q["kind"] for q in decode] == ["free_decode_begin", "free_decode_run"]
+    assert decode[0]["seed_tokens"] == oracle["decode_seed_tokens"] and decode[1]["count"] == DECODE
+    assert len(cases) == len(golden["cases"]) == 2
+    for interval, case in zip(cases, golden["cases"]):
+        assert [q["kind"] for q in interval] == ["correctness_begin"] + ["correctness_step"] * (STEPS - 1)
+        assert interval[0]["prompt_tokens"] == case["prompt_tokens"]
+        assert [q["token"] for q in interval[1:]] == case["expected_tokens"][:STEPS - 1]
+
+
+def test_the_budget_of_the_timed_run_ends_with_it(kit):
+    """Cases that take longer than the whole budget of the timed run (2 s) are not in it."""
+    wrapper = kit.folder / "wrapper"
+    slow = "sleep 2.5; printf '%s\\n' \"$line\";;"
+    wrapper.write_text(f'''#!/bin/sh
+while IFS= read -r line; do case $line in
+*correctness_begin*) {slow}
+*) printf '%s\\n' "$line";;
+esac; done | "{ENGINE}" "$@"
+''')
+    wrapper.chmod(0o755)
+    result = kit.iterate(engine=wrapper, env={"MLXFAST_RUN_CEILING_S": str(2 / 4 / DECODE)})
+    assert result.returncode == 0, result.stderr
+
+
 def test_interrupt_leaves_nothing(kit):
     process = kit.iterate(script={"at": {"kind": "free_decode_run", "number": 2}, "do": "hang"},
                           popen=True)
