@@ -254,6 +254,13 @@ static long raise_files(places_t p)
     return setrlimit(RLIMIT_NOFILE, &more);
 }
 
+static long raise_stack(places_t p)
+{
+    (void)p;
+    const struct rlimit more = {SANDBOX_STACK_BYTES + 1, SANDBOX_STACK_BYTES + 1};
+    return setrlimit(RLIMIT_STACK, &more);
+}
+
 /* A filter of its own that asks before every execveat, and a thread of its own that says yes. */
 static void *say_yes(void *context)
 {
@@ -292,6 +299,7 @@ APART(exec_path_at_call, exec_path_at)
 APART(exec_path_flag_call, exec_path_flag)
 APART(exec_own_listener_call, exec_own_listener)
 APART(raise_files_call, raise_files)
+APART(raise_stack_call, raise_stack)
 
 /* ---- other processes and the kernel ---- */
 
@@ -513,6 +521,7 @@ static const struct probe_try tries[] = {
     {"processes", "execveat that a listener of its own lets pass", false, exec_own_listener_call,
      0},
     {"processes", "raise the limit of open files", false, raise_files_call, 0},
+    {"processes", "raise the limit of the stack", false, raise_stack_call, 0},
     {"other processes", "see other processes", false, see_processes, 0},
     {"other processes", "signal the judge", false, signal_judge, 0},
     {"other processes", "trace the first process", false, trace_first, 0},

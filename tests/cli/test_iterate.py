@@ -193,6 +193,18 @@ def test_oracle_from_the_case_when_the_benchmark_is_short(kit):
     kit.assert_failed_score("GOLDEN-INVALID")
 
 
+@pytest.mark.parametrize("changes", [{"revision": "1" * 40}, {"repository": "mlxfast/another"}])
+def test_a_golden_of_another_model_is_refused(kit, changes):
+    """The contract's target pins who made the golden."""
+    document = json.loads(kit.golden.read_text())
+    document["model_provenance"].update(changes)
+    kit.golden.write_text(json.dumps(document))
+    assert kit.iterate().returncode == 1
+    kit.assert_failed_score("GOLDEN-INVALID")
+    kit.write_contract(target=None)
+    assert kit.iterate().returncode == 0
+
+
 def test_stored_pair_track_scores_against_its_pair(build, tmp_path):
     stored = dict(scores_against_live_control_leg=False,
                   official_baseline_prefill_seconds_per_token=10.0,

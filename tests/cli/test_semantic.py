@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from conftest import BUILD
-from judge_kit import Kit, assert_sealed, prompt
+from judge_kit import ENGINE, Kit, assert_sealed, prompt
 
 SECRETS = {"semantic_prompt": "Which particle carries the zweihander force?",
            "semantic_answer_key": "the-sesame-boson", "semantic_reference_answer": "sesame, surely",
@@ -131,6 +131,18 @@ def test_a_hurried_first_token(kit):
     assert (m["gpqa_ttft_case_count"], m["gpqa_ttft_pass_count"]) == (COUNT, COUNT - 1)
     assert m["gpqa_ttft_passed"] is False and m["actual_token"] is None
     assert not (kit.folder / "questions.log").exists(), "a failed run asks nobody"
+
+
+def test_nothing_is_left_for_the_whole_answer(kit):
+    """A barrier lies before the request for one token, and another between it and the whole answer."""
+    copy, wrapper = kit.folder / "asked", kit.folder / "wrapper"
+    wrapper.write_text(f'#!/bin/sh\ntee "{copy}" | "{ENGINE}" "$@"\n')
+    wrapper.chmod(0o755)
+    assert kit.iterate("--strict", env=judge(kit), engine=wrapper).returncode == 0
+    asked = [json.loads(line) for line in copy.read_text().splitlines()]
+    kinds = [(q["kind"], q.get("steps")) for q in asked][-4 * COUNT - 1:]
+    barrier = ("phase_diagnostics", None)
+    assert kinds == [barrier] + [("correctness", 1), barrier, ("correctness", NEW_TOKENS), barrier] * COUNT
 
 
 def test_a_run_that_failed_before_asks_nobody(kit):

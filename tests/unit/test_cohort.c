@@ -70,6 +70,27 @@ static void gate_budget_per_stream(void **state)
     assert_int_equal(wrong[0], 0);
 }
 
+/* Streams of 20 do not tell 100 in a thousand from 149. */
+static void gate_budget_to_the_last(void **state)
+{
+    (void)state;
+    enum { LONG = 1000 };
+    static struct cohort_position place[LONG];
+    static int64_t tokens[LONG];
+    struct cohort_stream stream = {LONG, place};
+    struct wire_tokens list = {true, LONG, tokens};
+    const struct cohort_report one = {1, &stream, true, 0.05};
+    const struct wire_token_lists run = {true, 1, &list};
+    int64_t wrong;
+    for (int i = 0; i < LONG; i++)
+        place[i] = (struct cohort_position){0, i < 100 ? 7 : 0, true, 0.5, true, 0.0};
+    assert_true(cohort_gate(&one, &run, &wrong, &err));
+    assert_int_equal(wrong, 100);
+    place[LONG - 1].sequential_argmax = 7;
+    assert_refused("GateRejected", "streams[0]", cohort_gate(&one, &run, &wrong, &err));
+    assert_int_equal(wrong, 101);
+}
+
 static void gate_structure_and_echo_come_first(void **state)
 {
     (void)state;
@@ -577,6 +598,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(gate_budget_per_stream, fresh),
+        cmocka_unit_test_setup(gate_budget_to_the_last, fresh),
         cmocka_unit_test_setup(gate_structure_and_echo_come_first, fresh),
         cmocka_unit_test_setup(near_ties, fresh),
         cmocka_unit_test(times_ratios),

@@ -232,6 +232,8 @@ static void test_what_the_engine_needs_cannot_be_hidden(void **state)
     refused(f, "SANDBOX-CONFLICT");
     f->environment[0] = arena_printf(&f->a, "HOME=%s", f->weights);
     refused(f, "SANDBOX-CONFLICT");
+    f->environment[0] = arena_printf(&f->a, "BENCH_GOLDEN_PATH=%s", f->weights);
+    refused(f, "SANDBOX-CONFLICT");
 }
 
 static bool has_sequence(const char *const *argv, const char *a, const char *b, const char *c)
