@@ -85,8 +85,8 @@ def cmocka(name, folder, prefix=(), env=None, only=None):
 
 
 def pytest(name, arguments, env=None):
-    code, text, seconds = run(name, ["/usr/bin/python3", "-m", "pytest", "-q", "-rs", "-n", JOBS, "-p",
-                                     "no:cacheprovider", *arguments], env)
+    code, text, seconds = run(name, ["/usr/bin/python3", "-m", "pytest", "-q", "-rs", "-n", JOBS, "--dist",
+                                     "loadgroup", "-p", "no:cacheprovider", *arguments], env)
     last = text.strip().splitlines()[-1] if text.strip() else ""
     count = lambda word: sum(int(n) for n in re.findall(rf"(\d+) {word}", last))
     counts = (count("passed"), count("failed") + count("error"), count("skipped"))
