@@ -9,11 +9,13 @@ enum { WIDTH_MOST = 16 };
 
 struct width_policy {
     int most;
-    int rounds;                      /* noted so far */
-    int probe_in, probe_wait;        /* serial rounds until a draft is tried again; the next wait */
-    int serial_in;                   /* rounds until one is serial, to know what that takes */
-    double seconds[WIDTH_MOST + 1];  /* of one round; by width */
-    int seen[WIDTH_MOST + 1];        /* samples of it */
+    int rounds;                     /* noted so far */
+    int probe_in, probe_wait;       /* serial rounds until a draft is tried again; the next wait */
+    int again;                      /* after a block accepted whole: try this width next; 0: none */
+    int last;                       /* width of the last round */
+    int serial_in;                  /* rounds until one is serial, to know what that takes */
+    double seconds[WIDTH_MOST + 1]; /* of one round; by width */
+    int seen[WIDTH_MOST + 1];       /* samples of it */
     double accepted[WIDTH_MOST - 1]; /* share of the i-th drafts, those before it accepted */
 };
 

@@ -15,7 +15,6 @@ bool tap_rows_new(struct compute *c, int taps, int64_t capacity, struct tap_rows
     if (t != NULL && taps > 0 && capacity > 0) {
         t->capacity = capacity;
         t->hidden = (size_t)c->shape.hidden;
-        /* Not zeroed: a row is read only after it was written. */
         if (!__builtin_mul_overflow(t->hidden, (size_t)taps, &t->width) &&
             !__builtin_mul_overflow(t->width, (size_t)capacity, &bytes) &&
             !__builtin_mul_overflow(bytes, sizeof *t->rows, &bytes))
@@ -26,6 +25,7 @@ bool tap_rows_new(struct compute *c, int taps, int64_t capacity, struct tap_rows
         return error_set(err, "OUT-OF-MEMORY", "no memory for the hidden rows of %lld positions",
                          (long long)capacity);
     }
+    memset(t->rows, 0, bytes); /* so that the first decoded tokens do not pay for its pages */
     *out = t;
     return true;
 }
