@@ -515,6 +515,75 @@ static void ended_runs_leave_the_session_usable(void **state)
     assert_string_equal(err.name, "DRAFTER-INVALID");
 }
 
+/* laguna-nano, except that one token's embedding is NaN: feeding it makes a row of NaN. */
+static char *make_broken_target(struct arena *a, int32_t token)
+{
+    char *folder = arena_strdup(a, "/tmp/test-speculate-XXXXXX");
+    char **names;
+    size_t count, changed = 0;
+    assert_non_null(mkdtemp(folder));
+    assert_true(file_list_recursive(a, nano, &names, &count, NULL));
+    for (size_t i = 0; i < count; i++) {
+        struct buffer data = {0};
+        struct tensor *tensors;
+        size_t tensor_count = 0;
+        assert_true(file_read(path_join(a, nano, names[i]), 1 << 26, &data, NULL));
+        if (strstr(names[i], ".safetensors") && !strstr(names[i], ".json"))
+            assert_true(safetensors_parse(a, names[i], (uint8_t *)data.data, data.length, &tensors,
+                                          &tensor_count, NULL));
+        for (size_t t = 0; t < tensor_count; t++)
+            if (strcmp(tensors[t].name, "model.embed_tokens.weight") == 0) {
+                const size_t row = (size_t)tensors[t].shape[1] * 2;
+                const size_t at = (size_t)(tensors[t].data - (uint8_t *)data.data);
+                for (size_t b = 0; b < row; b += 2)
+                    memcpy(data.data + at + (size_t)token * row + b, "\xc0\x7f", 2);
+                changed++;
+            }
+        assert_true(
+            file_write_atomic(path_join(a, folder, names[i]), data.data, data.length, NULL));
+        buffer_free(&data);
+    }
+    assert_int_equal(changed, 1);
+    return folder;
+}
+
+/* A row of NaN inside a block: what came before it is given out, the error is serial decoding's,
+ * and the next request is as if nothing had been. */
+static void a_row_of_nan_fails_as_it_does_serially(void **state)
+{
+    struct fixture *f = *state;
+    struct arena a = {0};
+    struct pair p;
+    struct error err;
+    const int32_t token = f->free_run.tokens[30];
+    char *folder = make_broken_target(&a, token);
+    assert_true(pair_open(&p, folder, nano_drafter, 256, 64, NULL, 1, 0));
+    for (int block = 2; block <= 16; block += 7) {
+        struct taken serial = {.most = MOST}, drafted = {.most = MOST};
+        struct serial_request r = {.count = 60, .on_token = take, .context = &serial};
+        const struct speculate_plan plan = {.block = block};
+        struct serial_result x, y;
+        session_reset(p.plain);
+        session_reset(p.drafted);
+        assert_true(session_feed(p.plain, f->prompt, 64, &err));
+        assert_true(session_feed(p.drafted, f->prompt, 64, &err));
+        assert_false(serial_decode(p.plain, &r, &x, &err));
+        assert_string_equal(err.name, "LOGITS-NOT-FINITE");
+        r.context = &drafted;
+        assert_false(speculate_decode(p.drafted, &r, &plan, NULL, &y, &err));
+        assert_string_equal(err.name, "LOGITS-NOT-FINITE");
+        assert_true(x.made == y.made && serial.count == drafted.count);
+        assert_int_equal(drafted.tokens[drafted.count - 1], token);
+        assert_memory_equal(serial.tokens, drafted.tokens, serial.count * sizeof token);
+        assert_int_equal(session_position(p.plain), session_position(p.drafted));
+        const struct serial_request again = {.count = serial.count};
+        same_as_serial(&p, f->prompt, 64, &again, &plan, NULL, "after a row of NaN");
+    }
+    pair_close(&p);
+    remove_folder(folder);
+    arena_free(&a);
+}
+
 /* Serial rounds between blocks change no draft: the same blocks are accepted as without them. */
 static void serial_rounds_keep_the_drafter_aligned(void **state)
 {
@@ -656,6 +725,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_sp5_rejection_over_the_edge_of_the_window, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(ended_runs_leave_the_session_usable, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_row_of_nan_fails_as_it_does_serially, set_up, tear_down),
         cmocka_unit_test_setup_teardown(serial_rounds_keep_the_drafter_aligned, set_up, tear_down),
         cmocka_unit_test(acceptance_is_the_trainers),
         cmocka_unit_test(the_policy_finds_what_pays),
