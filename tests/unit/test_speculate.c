@@ -597,7 +597,7 @@ static void serial_rounds_keep_the_drafter_aligned(void **state)
             session_reset(f->p.drafted);
             assert_true(session_feed(f->p.drafted, f->prompt + 20, 40, &err));
             assert_true(session_feed(f->p.drafted, f->prompt, 64, &err));
-            assert_true(session_feed(f->p.drafted, f->prompt, 50, &err));
+            assert_true(session_feed(f->p.drafted, f->prompt, 10, &err));
             assert_true(session_draft(f->p.drafted, 7, 9, mixed, &count, &err));
         }
         session_reset(f->p.drafted);
