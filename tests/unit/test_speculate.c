@@ -594,11 +594,16 @@ static void serial_rounds_keep_the_drafter_aligned(void **state)
     const int64_t at = 64 + 40;
     for (int how = 0; how < 3; how++) {
         if (how == 2) {
-            session_reset(f->p.drafted);
-            assert_true(session_feed(f->p.drafted, f->prompt + 20, 40, &err));
-            assert_true(session_feed(f->p.drafted, f->prompt, 64, &err));
-            assert_true(session_feed(f->p.drafted, f->prompt, 10, &err));
-            assert_true(session_draft(f->p.drafted, 7, 9, mixed, &count, &err));
+            /* a long one, so that the drafter's rows of before are gone, and one of this length */
+            static const size_t lengths[] = {170, 114};
+            int64_t other[170];
+            for (int i = 0; i < 170; i++)
+                other[i] = 100 + (i * 37) % 3900;
+            for (int i = 0; i < 2; i++) {
+                session_reset(f->p.drafted);
+                assert_true(session_feed(f->p.drafted, other, lengths[i], &err));
+                assert_true(session_draft(f->p.drafted, 7, 9, mixed, &count, &err));
+            }
         }
         session_reset(f->p.drafted);
         assert_true(session_feed(f->p.drafted, f->prompt, 64, &err));
