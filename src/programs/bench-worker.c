@@ -382,6 +382,8 @@ static void print_json(struct model *m, const struct generate_request *request,
     json_object_set_new(o, "prefill_tokens_per_second",
                         json_real(rate(request->prompt_count, r->prefill_seconds)));
     json_object_set_new(o, "decode_tokens_per_second", json_real(rate(steps, r->decode_seconds)));
+    if (request->drafter)
+        generate_add_counts(&r->counts, o);
     json_object_set_new(o, "bytes_per_token", json_integer((json_int_t)info->bytes_per_token));
     struct buffer out = {0};
     json_write_canonical(o, 0, &out);
@@ -392,8 +394,8 @@ static void print_json(struct model *m, const struct generate_request *request,
 }
 
 struct generate_flags {
-    const char *weights, *prompt, *prompt_file, *tokens_file;
-    int64_t count;
+    const char *weights, *prompt, *prompt_file, *tokens_file, *drafter;
+    int64_t count, block;
     bool json;
 };
 
@@ -420,7 +422,8 @@ static bool read_prompt(const struct generate_flags *f, const struct tokenizer *
     return ok;
 }
 
-static int generate_with(struct model *m, const struct tokenizer *t, const struct generate_flags *f)
+static int generate_with(struct model *m, struct dflash *drafter, const struct tokenizer *t,
+                         const struct generate_flags *f)
 {
     struct error err = {0};
     struct prompt prompt = {0};
@@ -434,6 +437,8 @@ static int generate_with(struct model *m, const struct tokenizer *t, const struc
     struct generate_request request = {.prompt = prompt.ids,
                                        .prompt_count = prompt.count,
                                        .count = (size_t)f->count,
+                                       .drafter = drafter,
+                                       .block = (int)f->block,
                                        .on_prefill = show_progress,
                                        .on_text = f->json ? NULL : show_text,
                                        .context = &progress};
@@ -457,6 +462,8 @@ static int generate_with(struct model *m, const struct tokenizer *t, const struc
                 request.prompt_count, rate(request.prompt_count, r.prefill_seconds), r.count,
                 rate(r.count > 0 ? r.count - 1 : 0, r.decode_seconds), generate_end_name(r.end),
                 compute_name(model_compute(m)));
+        if (drafter)
+            generate_print_counts(&r.counts, stderr);
     }
     int status = !ok                             ? fail(EXIT_RUN, &err)
                  : r.end == SERIAL_END_INTERRUPT ? EXIT_INTERRUPTED
@@ -500,6 +507,21 @@ static int generate(int argc, char **argv)
          .target = &f.count,
          .min = 1,
          .max = 1 << 24},
+        {.name = "--drafter",
+         .kind = OPTION_TEXT,
+         .value_name = "DIR",
+         .help = "A DFlash drafter of this model: blocks are drafted and verified; the tokens stay "
+                 "the same.",
+         .target = &f.drafter},
+        {.name = "--block",
+         .kind = OPTION_INT,
+         .value_name = "K",
+         .help =
+             "With --drafter: rows of each round, the last token and K - 1 drafts; 1 drafts "
+             "nothing. Default: chosen while it runs from what rounds take and what is accepted.",
+         .target = &f.block,
+         .min = 1,
+         .max = 16},
         {.name = "--json",
          .kind = OPTION_SWITCH,
          .help = "Prints one JSON object at the end instead of text as it comes.",
@@ -524,10 +546,13 @@ static int generate(int argc, char **argv)
                      given ? "only one of --prompt, --prompt-file and --tokens-file may be given"
                            : "one of --prompt, --prompt-file and --tokens-file is needed",
                      NULL);
+    if (f.block > 0 && !f.drafter)
+        return usage("USAGE", "--block needs --drafter", "--block");
 
     struct error err = {0};
     struct model_options model_options;
     struct model *m = NULL;
+    struct dflash *drafter = NULL;
     struct tokenizer *t = NULL;
     if (!resolve_engine(&flags, &model_options, &err))
         return fail(EXIT_USAGE, &err);
@@ -538,13 +563,13 @@ static int generate(int argc, char **argv)
     struct arena arena = {0};
     bool wanted = !f.tokens_file || file_exists(path_join(&arena, f.weights, "tokenizer.json"));
     arena_free(&arena);
-    if (wanted && !generate_open_tokenizer(f.weights, model_get_info(m), &t, &err)) {
-        model_close(m);
-        return fail(EXIT_RUN, &err);
-    }
-    status = generate_with(m, t, &f);
+    bool ok = !wanted || generate_open_tokenizer(f.weights, model_get_info(m), &t, &err);
+    if (ok && f.drafter)
+        ok = generate_open_drafter(f.drafter, m, (int)f.block, &drafter, &err);
+    status = ok ? generate_with(m, drafter, t, &f) : fail(EXIT_RUN, &err);
     if (t)
         tokenizer_close(t);
+    dflash_close(drafter);
     model_close(m);
     return status;
 }

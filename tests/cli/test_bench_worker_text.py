@@ -47,6 +47,65 @@ def test_json_object(run, worker, nano):
     assert again["token_ids"] == out["token_ids"] and again["text"] == out["text"]
 
 
+# --- a drafter -----------------------------------------------------------------------------------
+
+
+def test_drafter_changes_no_token(run, worker, nano):
+    flags = ["--prompt", "It was a dark night", "-n", "60"]
+    serial = generated(run, worker, nano, *flags)
+    drafter = ["--drafter", ROOT / "models/laguna-nano-dflash"]
+    for block in ["1", "2", "5", "16", None]:
+        out = generated(run, worker, nano, *flags, *drafter, *(["--block", block] if block else []))
+        assert out["token_ids"] == serial["token_ids"] and out["text"] == serial["text"]
+        assert out["rounds"] + out["accepted"] == 59, "the first token belongs to no round"
+        assert out["drafted"] >= out["accepted"]
+        positions = out["acceptance_by_position"]
+        assert sum(p["accepted"] for p in positions) == out["accepted"]
+        for before, after in zip(positions, positions[1:]):
+            assert before["offered"] >= before["accepted"] >= after["offered"]
+        if block:
+            assert len(positions) <= int(block) - 1
+        if block == "1":
+            assert out["rounds"] == 59 and out["drafted"] == 0
+        if block == "5":
+            assert out["accepted"] > 59 // 3, "a trained drafter is right more often than not"
+    assert "rounds" not in serial
+
+
+def test_drafter_line_for_people(run, worker, nano):
+    result = run([worker, "generate", "--weights", nano, "--prompt", "It was", "-n", "20",
+                  "--drafter", ROOT / "models/laguna-nano-dflash", "--block", "4"])
+    assert result.returncode == 0
+    assert re.search(r"^drafter: \d+ rounds, [\d.]+ tokens per round; \d+ of \d+ drafts accepted$",
+                     result.stderr, flags=re.M)
+
+
+@pytest.mark.parametrize("flags, status, name", [
+    (["--block", "4"], 2, "--block needs --drafter"),
+    (["--drafter", "models/laguna-nano-dflash", "--block", "17"], 2, "badValue(--block)"),
+    (["--drafter", "models/laguna-nano-dflash", "--block", "0"], 2, "badValue(--block)"),
+    (["--drafter", "/nonexistent"], 1, "CHECKPOINT-MISSING-FILE"),
+    (["--drafter", "models/laguna-nano"], 1, "CONFIG-INVALID"),
+    (["--drafter", "tests/vectors/dflash/wrap"], 1, "CONFIG-INVALID"),
+])
+def test_drafters_refused(run, worker, nano, flags, status, name):
+    result = run([worker, "generate", "--weights", nano, "--prompt", "x", *flags], cwd=ROOT)
+    assert result.returncode == status and result.stdout == ""
+    assert result.stderr.count("\n") == 1 and name in result.stderr
+
+
+def test_block_wider_than_the_drafters(run, worker, nano, tmp_path):
+    config = json.loads((ROOT / "models/laguna-nano-dflash/config.json").read_text())
+    config["block_size"] = 4
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    weights = (ROOT / "models/laguna-nano-dflash/model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(weights)
+    flags = ["generate", "--weights", nano, "--prompt", "x", "-n", "4", "--drafter", tmp_path]
+    assert run([worker, *flags, "--block", "4"]).returncode == 0
+    result = run([worker, *flags, "--block", "5"])
+    assert result.returncode == 1 and "BLOCK-TOO-WIDE" in result.stderr
+
+
 def test_text_streams_and_speeds_go_to_stderr(run, worker, nano):
     result = run([worker, "generate", "--weights", nano, "--prompt", "It was", "-n", "12"])
     out = generated(run, worker, nano, "--prompt", "It was", "-n", "12")

@@ -92,16 +92,32 @@ struct compute_shape {
     int max_heads, max_kv_heads, head_dim;
     int max_ffn_width; /* dense, shared and expert widths */
     int max_experts, max_top_k;
-    int max_expert_width; /* routed and shared experts; 0: max_ffn_width */
+    int max_expert_width;  /* routed and shared experts; 0: max_ffn_width */
+    int max_context_width; /* inputs of a context block's fc; 0: no context block */
+};
+
+/* What a block drafter makes of its target's hidden rows (dflash.md section 3): each tap normed by
+ * its own weights, side by side through fc, normed again. */
+struct context_block {
+    float eps;
+    int taps;
+    const uint16_t *const *tap_norm; /* [taps] bf16 [hidden] */
+    struct weight_matrix fc;         /* [hidden, taps * hidden] */
+    const uint16_t *hidden_norm;     /* bf16 [hidden] */
 };
 
 struct compute;  /* a backend instance: threads, scratch, the stream x */
 struct kv_layer; /* keys and values of one layer; slot of position p is p % capacity */
+struct tap_rows; /* stream rows kept after some layers; the row of position p is p % capacity */
 
 /* Errors: CPU-UNSUPPORTED (an instruction set that this machine lacks or an unknown name),
  * OUT-OF-MEMORY. */
 bool compute_new(const struct compute_options *options, const struct compute_shape *shape,
                  struct compute **out, struct error *err);
+/* An instance of other sizes that shares the threads of `owner`, its instruction set and its
+ * activations: only one of them works at a time, and the owner is freed last. */
+bool compute_new_beside(struct compute *owner, const struct compute_shape *shape,
+                        struct compute **out, struct error *err);
 void compute_free(struct compute *c);
 const char *compute_name(const struct compute *c);     /* "cpu avx512, 2 threads" */
 const char *compute_cpu_name(const struct compute *c); /* "avx512" */
@@ -125,6 +141,22 @@ void compute_ffn(struct compute *c, const struct ffn_block *b, int rows);
  * in ACTIVATIONS_BF16). */
 void compute_head(struct compute *c, const struct head_block *b, int first_row, int rows,
                   float *logits);
+
+/* Rows of `taps` times `hidden` values (of c's shape). May be read by another instance of the same
+ * backend and hidden size. */
+bool tap_rows_new(struct compute *c, int taps, int64_t capacity, struct tap_rows **out,
+                  struct error *err);
+void tap_rows_free(struct tap_rows *t);
+size_t tap_rows_bytes(const struct tap_rows *t);
+/* Keeps stream rows 0 .. rows-1 as tap number `tap` of positions pos0 .. */
+void compute_tap(struct compute *c, struct tap_rows *t, int tap, int64_t pos0, int rows);
+/* x[r] = the context row of position pos0 + r, made from its taps. */
+void compute_context(struct compute *c, const struct context_block *b, const struct tap_rows *t,
+                     int64_t pos0, int rows);
+/* Writes keys and values of the context rows in x, normed by the layer's own input norm, at pos0..
+ * of kv; x stays as it is. Only the norms, k, v and rope of the block are used. */
+void compute_append(struct compute *c, const struct attention_block *b, struct kv_layer *kv,
+                    int64_t pos0, int rows);
 /* Copies stream rows out as float32 [rows, hidden] (taps of a drafter, tests). */
 void compute_read_rows(const struct compute *c, int first_row, int rows, float *out);
 

@@ -11,9 +11,15 @@ struct session {
     struct model *model;
     struct model_state *state;
     int vocab, max_rows;
-    int32_t *ids;   /* [max_rows] */
-    float *logits;  /* [vocab] */
-    int32_t argmax; /* of logits; -1: none (nothing fed, or rewound) */
+    int32_t *ids;                 /* [max_rows] */
+    float *logits;                /* [most_block, vocab] */
+    int current;                  /* the row of logits that is the session's */
+    int verified;                 /* rows of the last session_verify; 0: kept, or nothing to keep */
+    int most_block;               /* 1 without a drafter */
+    int32_t *next;                /* [most_block] argmax of each verified row */
+    struct dflash_state *drafter; /* NULL: none */
+    float *draft_logits;          /* [most_block - 1, vocab] */
+    int32_t argmax;               /* of logits; -1: none (nothing fed, or rewound) */
 };
 
 bool session_new(struct model *m, struct session **out, struct error *err)
@@ -25,6 +31,7 @@ bool session_new(struct model *m, struct session **out, struct error *err)
     s->vocab = info->vocab;
     s->max_rows = info->max_rows;
     s->argmax = -1;
+    s->most_block = 1;
     s->ids = memory_alloc((size_t)s->max_rows * sizeof *s->ids);
     s->logits = memory_alloc((size_t)s->vocab * sizeof *s->logits);
     if (!model_state_new(m, &s->state, err)) {
@@ -40,14 +47,25 @@ void session_free(struct session *s)
     if (!s)
         return;
     model_state_free(s->state);
+    dflash_state_free(s->drafter);
     free(s->ids);
     free(s->logits);
+    free(s->next);
+    free(s->draft_logits);
     free(s);
+}
+
+/* Every step back goes through here: the drafter has to hear of it. */
+static void move_back(struct session *s, int64_t position)
+{
+    model_state_rewind(s->state, position);
+    if (s->drafter)
+        dflash_state_rewind(s->drafter, position);
 }
 
 void session_reset(struct session *s)
 {
-    model_state_rewind(s->state, 0);
+    move_back(s, 0);
     s->argmax = -1;
 }
 
@@ -58,7 +76,7 @@ int64_t session_position(const struct session *s)
 
 size_t session_bytes(const struct session *s)
 {
-    return model_state_bytes(s->state);
+    return model_state_bytes(s->state) + (s->drafter ? dflash_state_bytes(s->drafter) : 0);
 }
 
 /* Everything is checked before the first row runs, so that a refusal leaves no trace. */
@@ -92,6 +110,7 @@ bool session_feed(struct session *s, const int64_t *tokens, size_t count, struct
         return false;
     int64_t start = session_position(s);
     s->argmax = -1;
+    s->current = s->verified = 0;
     memory_guard_begin();
     bool ok = true;
     for (size_t done = 0; ok && done < count;) {
@@ -112,13 +131,13 @@ bool session_feed(struct session *s, const int64_t *tokens, size_t count, struct
                            (long long)(session_position(s) - 1));
     }
     if (!ok)
-        model_state_rewind(s->state, start);
+        move_back(s, start);
     return ok;
 }
 
 const float *session_logits(const struct session *s)
 {
-    return s->logits;
+    return s->logits + (size_t)s->current * (size_t)s->vocab;
 }
 
 bool session_argmax(const struct session *s, int32_t *token, struct error *err)
@@ -142,7 +161,90 @@ bool session_rewind(struct session *s, int64_t position, struct error *err)
                          (long long)position, (long long)session_position(s));
     if (position == session_position(s))
         return true;
-    model_state_rewind(s->state, position);
+    move_back(s, position);
     s->argmax = -1;
     return true;
+}
+
+/* ---- Blocks ---- */
+
+bool session_set_drafter(struct session *s, struct dflash *d, struct error *err)
+{
+    const struct dflash_config *c = dflash_get_config(d);
+    int64_t capacity;
+    if (s->drafter || session_position(s) != 0)
+        return error_set(err, "DRAFTER-INVALID", "a drafter is given once, to a new session");
+    if (!dflash_state_new(d, &s->drafter, err))
+        return false;
+    struct tap_rows *taps = dflash_state_taps(s->drafter, &capacity);
+    model_state_tap(s->state, taps, c->taps, c->tap_count, capacity);
+    s->most_block = c->block < s->max_rows ? c->block : s->max_rows;
+    const size_t rows = (size_t)s->most_block, vocab = (size_t)s->vocab;
+    free(s->logits);
+    s->logits = memory_alloc(rows * vocab * sizeof *s->logits);
+    s->draft_logits = memory_alloc(rows * vocab * sizeof *s->draft_logits);
+    s->next = memory_alloc(rows * sizeof *s->next);
+    return true;
+}
+
+int session_block_limit(const struct session *s)
+{
+    const int64_t position = session_position(s);
+    const int64_t room = model_get_info(s->model)->context - position;
+    int limit = room < s->most_block ? (int)room : s->most_block;
+    if (!s->drafter || limit < 2)
+        return 1;
+    const int64_t from = model_state_tapped_from(s->state);
+    while (limit > 1 && !dflash_can_draft(s->drafter, position, from, limit))
+        limit--;
+    return limit;
+}
+
+bool session_draft(struct session *s, int32_t bonus, int width, int32_t *drafts, int *count,
+                   struct error *err)
+{
+    *count = 0;
+    if (!s->drafter || bonus < 0 || bonus >= s->vocab)
+        return error_set(err, "DRAFT-IMPOSSIBLE", "no drafter, or no such token");
+    memory_guard_begin();
+    const bool ok = dflash_draft(s->drafter, session_position(s), model_state_tapped_from(s->state),
+                                 bonus, width, s->draft_logits, err);
+    memory_guard_end();
+    for (int i = 0; ok && i < width - 1; i++) {
+        drafts[i] = pick_argmax(s->draft_logits + (size_t)i * (size_t)s->vocab, s->vocab);
+        if (drafts[i] < 0)
+            break;
+        *count = i + 1;
+    }
+    return ok;
+}
+
+bool session_verify(struct session *s, const int32_t *tokens, int rows, int32_t *next,
+                    struct error *err)
+{
+    if (rows < 1 || rows > s->most_block || !s->next)
+        return error_set(err, "ROWS-INVALID", "a block of %d rows was asked, 1 to %d fit", rows,
+                         s->next ? s->most_block : 0);
+    s->argmax = -1;
+    s->current = s->verified = 0;
+    memory_guard_begin();
+    const bool ok = model_forward(s->model, s->state, tokens, rows, rows, s->logits, err);
+    memory_guard_end();
+    if (!ok)
+        return false;
+    for (int r = 0; r < rows; r++)
+        next[r] = s->next[r] = pick_argmax(s->logits + (size_t)r * (size_t)s->vocab, s->vocab);
+    s->verified = rows;
+    return true;
+}
+
+void session_keep(struct session *s, int kept)
+{
+    if (s->verified == 0)
+        return;
+    const int rows = s->verified;
+    s->verified = 0;
+    move_back(s, session_position(s) - (rows - kept));
+    s->current = kept > 0 ? kept - 1 : 0;
+    s->argmax = kept > 0 ? s->next[kept - 1] : -1;
 }

@@ -4,6 +4,7 @@
 #define MLXFAST_ENGINE_DECODE_SESSION_H
 
 #include "base/error.h"
+#include "engine/model/dflash.h"
 #include "engine/model/model.h"
 
 #include <stdbool.h>
@@ -30,5 +31,25 @@ const float *session_logits(const struct session *s); /* [vocab] */
 bool session_argmax(const struct session *s, int32_t *token, struct error *err);
 bool session_step(struct session *s, int32_t token, struct error *err);
 bool session_rewind(struct session *s, int64_t position, struct error *err);
+
+/* ---- Blocks (speculate.h is what decodes with them) ---- */
+
+/* Gives a new session a drafter, opened for the same model; it outlives the session. */
+bool session_set_drafter(struct session *s, struct dflash *d, struct error *err);
+/* The widest block that fits here: 1 without a drafter, at the end of the context, and where the
+ * drafter has not the hidden rows that it needs. */
+int session_block_limit(const struct session *s);
+/* drafts[0 .. width-2] for a block of `width` rows whose first is `bonus`. *count tells how many
+ * are usable: fewer when the drafter's logits are NaN. width within session_block_limit. */
+bool session_draft(struct session *s, int32_t bonus, int width, int32_t *drafts, int *count,
+                   struct error *err);
+/* One forward over tokens[0..rows), logits of every row: next[r] is the argmax of row r, -1 when
+ * all of it is NaN. The session has moved by rows; session_keep follows. After an error it has not
+ * moved. */
+bool session_verify(struct session *s, const int32_t *tokens, int rows, int32_t *next,
+                    struct error *err);
+/* Takes back all but the first `kept` rows (0 .. rows) of the last session_verify; the current
+ * logits are those of the last kept row (none when kept is 0). */
+void session_keep(struct session *s, int kept);
 
 #endif

@@ -215,6 +215,7 @@ static bool laguna_bind(struct arena *arena, const struct checkpoint *checkpoint
     for (int i = 0; i < c->layer_count; i++) {
         plan->blocks[2 * i].attention = bind_attention(&b, c, i, &rope[c->layers[i].attention]);
         plan->blocks[2 * i + 1].ffn = bind_ffn(&b, c, i);
+        plan->blocks[2 * i + 1].ends_layer = true;
     }
     plan->attention_count = c->layer_count;
     plan->head = (struct head_block){.eps = (float)c->eps,

@@ -33,6 +33,11 @@ struct model_state {
     int64_t position;
     int64_t reach; /* highest position + 1 ever written since position 0 */
     size_t bytes;
+    struct tap_rows *tap_rows; /* NULL: nothing is tapped */
+    const int *taps;
+    int tap_count;
+    int64_t tap_capacity;
+    int64_t tap_from, tap_reach; /* rows [tap_from, position) are in order; highest written + 1 */
 };
 
 const struct model_family *model_family_find(const char *model_type)
@@ -150,6 +155,16 @@ struct compute *model_compute(struct model *m)
     return m->compute;
 }
 
+const struct weight_matrix *model_embedding(const struct model *m)
+{
+    return &m->plan.embedding;
+}
+
+const struct weight_matrix *model_output(const struct model *m)
+{
+    return &m->plan.head.output;
+}
+
 bool model_state_new(struct model *m, struct model_state **out, struct error *err)
 {
     size_t count = (size_t)m->plan.attention_count;
@@ -194,8 +209,36 @@ void model_state_rewind(struct model_state *s, int64_t position)
 {
     if (position < s->position)
         s->position = position;
+    if (s->position < s->tap_from)
+        s->tap_from = s->position;
     if (s->position == 0)
-        s->reach = 0;
+        s->reach = s->tap_reach = 0;
+}
+
+void model_state_tap(struct model_state *s, struct tap_rows *rows, const int *taps, int count,
+                     int64_t capacity)
+{
+    s->tap_rows = rows;
+    s->taps = taps;
+    s->tap_count = count;
+    s->tap_capacity = capacity;
+    s->tap_from = s->tap_reach = s->position;
+}
+
+int64_t model_state_tapped_from(const struct model_state *s)
+{
+    if (!s->tap_rows)
+        return s->position;
+    int64_t kept = s->tap_reach - s->tap_capacity;
+    int64_t from = kept > s->tap_from ? kept : s->tap_from;
+    return from < s->position ? from : s->position;
+}
+
+static void tap_layer(struct model *m, const struct model_state *s, int layer, int rows)
+{
+    for (int i = 0; s->tap_rows && i < s->tap_count; i++)
+        if (s->taps[i] == layer)
+            compute_tap(m->compute, s->tap_rows, i, s->position, rows);
 }
 
 int64_t model_state_position(const struct model_state *s)
@@ -248,19 +291,25 @@ bool model_forward(struct model *m, struct model_state *s, const int32_t *ids, i
                          "the sliding caches no longer hold the keys before position %lld",
                          (long long)s->position);
 
+    if (model_state_tapped_from(s) == s->position) /* none is held: a new run begins */
+        s->tap_from = s->tap_reach = s->position;
     compute_embed(m->compute, &plan->embedding, ids, rows);
-    int layer = 0;
+    int attention = 0, layer = 0;
     for (size_t i = 0; i < plan->block_count; i++) {
         const struct plan_block *block = &plan->blocks[i];
         if (block->attention)
-            compute_attention(m->compute, block->attention, s->kv[layer++], s->position, rows);
+            compute_attention(m->compute, block->attention, s->kv[attention++], s->position, rows);
         else
             compute_ffn(m->compute, block->ffn, rows);
+        if (block->ends_layer)
+            tap_layer(m, s, layer++, rows);
     }
     if (logit_rows > 0)
         compute_head(m->compute, &plan->head, rows - logit_rows, logit_rows, logits);
     s->position += rows;
     if (s->position > s->reach)
         s->reach = s->position;
+    if (s->position > s->tap_reach)
+        s->tap_reach = s->position;
     return true;
 }

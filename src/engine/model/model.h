@@ -44,6 +44,9 @@ bool model_open(const char *folder, const struct model_options *options, struct 
 void model_close(struct model *m);
 const struct model_info *model_get_info(const struct model *m);
 struct compute *model_compute(struct model *m);
+/* What a drafter borrows: bf16 [vocab, hidden] each. */
+const struct weight_matrix *model_embedding(const struct model *m);
+const struct weight_matrix *model_output(const struct model *m);
 
 /* The state of one sequence: a KV layer per attention layer. position = rows written. */
 struct model_state;
@@ -53,6 +56,14 @@ void model_state_free(struct model_state *s);
 void model_state_rewind(struct model_state *s, int64_t position);
 int64_t model_state_position(const struct model_state *s);
 size_t model_state_bytes(const struct model_state *s);
+
+/* From now on each forward keeps the stream after the layers taps[0..count) (zero-based) in rows,
+ * which holds `capacity` positions. All stay the caller's and outlive the state. */
+void model_state_tap(struct model_state *s, struct tap_rows *rows, const int *taps, int count,
+                     int64_t capacity);
+/* The oldest position whose taps are still held; all from there to the position are. The position
+ * itself when there are none. */
+int64_t model_state_tapped_from(const struct model_state *s);
 
 /* Runs ids[0..rows) at the state's position (rows <= max_rows, all ids in the vocabulary, position
  * + rows <= context: CONTEXT-EXCEEDED otherwise) and advances it. The last `logit_rows` rows'

@@ -9,10 +9,11 @@
 
 #include <stddef.h>
 
-/* Exactly one member is set. */
+/* Exactly one of the blocks is set. */
 struct plan_block {
     const struct attention_block *attention;
     const struct ffn_block *ffn;
+    bool ends_layer; /* the stream after it is the layer's output, which a drafter may tap */
 };
 
 struct model_plan {

@@ -28,6 +28,45 @@ bool generate_open_tokenizer(const char *weights, const struct model_info *info,
     return ok;
 }
 
+bool generate_open_drafter(const char *folder, struct model *m, int block, struct dflash **out,
+                           struct error *err)
+{
+    const struct dflash_target target = dflash_target_of(m);
+    if (!dflash_open(folder, &target, out, err))
+        return false;
+    const int most = dflash_get_config(*out)->block;
+    if (block <= most)
+        return true;
+    char value[16];
+    snprintf(value, sizeof value, "%d", block);
+    error_set(err, "BLOCK-TOO-WIDE", "the drafter's blocks have %d rows at most", most);
+    dflash_close(*out);
+    *out = NULL;
+    return error_at(err, NULL, "--block", value);
+}
+
+void generate_add_counts(const struct speculate_counts *c, json_t *object)
+{
+    json_t *positions = json_array();
+    for (size_t i = 0; i < SPECULATE_MOST && c->offered[i] > 0; i++) {
+        json_t *p = json_object();
+        json_object_set_new(p, "offered", json_integer((json_int_t)c->offered[i]));
+        json_object_set_new(p, "accepted", json_integer((json_int_t)c->taken[i]));
+        json_array_append_new(positions, p);
+    }
+    json_object_set_new(object, "rounds", json_integer((json_int_t)c->rounds));
+    json_object_set_new(object, "drafted", json_integer((json_int_t)c->drafted));
+    json_object_set_new(object, "accepted", json_integer((json_int_t)c->accepted));
+    json_object_set_new(object, "acceptance_by_position", positions);
+}
+
+void generate_print_counts(const struct speculate_counts *c, FILE *out)
+{
+    const double per_round = c->rounds ? 1 + (double)c->accepted / (double)c->rounds : 0;
+    fprintf(out, "drafter: %zu rounds, %.2f tokens per round; %zu of %zu drafts accepted\n",
+            c->rounds, per_round, c->accepted, c->drafted);
+}
+
 /* Does the post-processor's template put the model's bos first? */
 static bool template_begins_with_bos(const struct tokenizer *t, int32_t bos)
 {
@@ -134,6 +173,10 @@ bool generate_run(struct model *m, const struct tokenizer *t,
     struct session *s = NULL;
     if (!check_room(info, request, err) || !session_new(m, &s, err))
         return false;
+    if (request->drafter && !session_set_drafter(s, request->drafter, err)) {
+        session_free(s);
+        return false;
+    }
     result->tokens = memory_alloc((request->count + 1) * sizeof *result->tokens);
     struct run run = {.request = request, .result = result, .err = err};
     if (t)
@@ -153,7 +196,10 @@ bool generate_run(struct model *m, const struct tokenizer *t,
                                         .context = &run};
         struct serial_result decoded;
         run.last_ns = first;
-        ok = serial_decode(s, &serial, &decoded, err) && !run.failed;
+        const struct speculate_plan plan = {.block = request->block};
+        ok = speculate_decode(s, &serial, request->drafter ? &plan : NULL, &result->counts,
+                              &decoded, err) &&
+             !run.failed;
         result->end = decoded.end;
         result->decode_seconds = (double)(run.last_ns - first) / 1e9;
         size_t from = result->text.length;

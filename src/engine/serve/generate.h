@@ -6,16 +6,24 @@
 #include "base/buffer.h"
 #include "base/error.h"
 #include "engine/decode/serial.h"
+#include "engine/decode/speculate.h"
 #include "engine/model/model.h"
 #include "engine/text/tokenizer.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* <weights>/tokenizer.json; also checks that its ids fit the model's vocabulary. */
 bool generate_open_tokenizer(const char *weights, const struct model_info *info,
                              struct tokenizer **out, struct error *err);
+
+/* A drafter for this model; block as in generate_request. Error BLOCK-TOO-WIDE, and dflash_open's.
+ */
+bool generate_open_drafter(const char *folder, struct model *m, int block, struct dflash **out,
+                           struct error *err);
 
 /* A person's text: never a control token, with the bos in front when the tokenizer's own template
  * puts one there. out->ids is the caller's to free (free). */
@@ -29,7 +37,9 @@ bool generate_encode_prompt(const struct tokenizer *t, const struct model_info *
 struct generate_request {
     const int64_t *prompt;
     size_t prompt_count;
-    size_t count; /* tokens to make at most; the model's stop set ends it sooner */
+    size_t count;           /* tokens to make at most; the model's stop set ends it sooner */
+    struct dflash *drafter; /* opened for the same model; NULL: serial */
+    int block;              /* rows of each round; 0: as measured while it runs */
     /* Prompt tokens done so far, after each piece. May be NULL. */
     void (*on_prefill)(void *context, size_t done);
     /* Complete UTF-8 characters as soon as they are known; false ends the run (IO): nobody reads
@@ -43,9 +53,13 @@ struct generate_result { /* free with generate_result_free */
     size_t count;
     struct buffer text;
     enum serial_end end;
-    double prefill_seconds; /* until the first token is known */
-    double decode_seconds;  /* from there to the last token */
+    struct speculate_counts counts; /* of the rounds; serial ones when there is no drafter */
+    double prefill_seconds;         /* until the first token is known */
+    double decode_seconds;          /* from there to the last token */
 };
+/* rounds, drafted, accepted, acceptance_by_position into an object; one line for people. */
+void generate_add_counts(const struct speculate_counts *c, json_t *object);
+void generate_print_counts(const struct speculate_counts *c, FILE *out);
 const char *generate_end_name(enum serial_end end); /* "length", "stop", "interrupt" */
 
 /* t may be NULL: token ids only. On an error result holds what was made before it. */

@@ -15,26 +15,22 @@ struct attention_region {
     struct linear_job project[4], output;
 };
 
-/* Norm and rotary of this thread's keys; keys and values go to the ring. */
-static void append(const struct attention_region *g, int thread, int threads)
+void kv_append(const struct compute *c, const struct attention_block *b, struct kv_layer *kv,
+               int64_t pos0, int rows, int thread, int threads)
 {
-    const struct compute *c = g->c;
-    const struct attention_block *b = g->b;
     const size_t dim = (size_t)b->head_dim, narrow = dim * (size_t)b->kv_heads;
-    const struct range mine = range_of(g->rows * b->kv_heads, 1, thread, threads);
+    const struct range mine = range_of(rows * b->kv_heads, 1, thread, threads);
     for (int i = mine.begin; i < mine.end; i++) {
         const int r = i / b->kv_heads, h = i % b->kv_heads;
-        const int64_t position = g->pos0 + r;
+        const int64_t position = pos0 + r;
         float *k = c->k + (size_t)r * narrow + (size_t)h * dim;
         const float *v = c->v + (size_t)r * narrow + (size_t)h * dim;
         c->kernels->rms_norm(c->activations, k, b->k_norm, b->head_dim, b->eps, k);
         c->kernels->rope(c->activations, b->rope, position, k);
-        const size_t slot =
-            (size_t)h * (size_t)g->kv->capacity + (size_t)(position % g->kv->capacity);
+        const size_t slot = (size_t)h * (size_t)kv->capacity + (size_t)(position % kv->capacity);
         kernel_key_store(c->kernels, c->activations, k, b->head_dim,
-                         g->kv->keys + slot * g->kv->key_bytes);
-        kernel_value_store(c->activations, v, b->head_dim,
-                           g->kv->values + slot * g->kv->value_bytes);
+                         kv->keys + slot * kv->key_bytes);
+        kernel_value_store(c->activations, v, b->head_dim, kv->values + slot * kv->value_bytes);
     }
 }
 
@@ -113,7 +109,7 @@ static void attention_work(void *context, int thread, int threads)
     pool_barrier(c->pool);
     linear_jobs_run(c, g->project, 4, thread, threads);
     pool_barrier(c->pool);
-    append(g, thread, threads);
+    kv_append(c, g->b, g->kv, g->pos0, g->rows, thread, threads);
     pool_barrier(c->pool);
     attend_all(g, thread, threads);
     pool_barrier(c->pool);

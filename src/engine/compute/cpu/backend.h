@@ -12,6 +12,7 @@ struct compute {
     enum activations activations;
     struct compute_shape shape;
     struct pool *pool;
+    bool borrows_pool;
     /* Costs (linear_jobs_cost) below which the caller works alone, and per thread above it. */
     double cost_alone, cost_per_thread;
     char name[64];
@@ -51,6 +52,13 @@ struct kv_layer {
     uint8_t *keys, *values;        /* [kv_heads, capacity] rows */
 };
 
+struct tap_rows {
+    int64_t capacity;
+    size_t width; /* taps * hidden values of one row */
+    size_t hidden;
+    float *rows;
+};
+
 /* A linear layer to be shared by the threads of a region. */
 struct linear_job {
     const struct weight_matrix *w;
@@ -82,6 +90,10 @@ void rows_normalize(const struct compute *c, const uint16_t *norm, float eps, in
                     int rows, int thread, int threads);
 /* c->rows[r] = c->input + r * input_stride */
 void rows_point(struct compute *c, int rows);
+
+/* Norm and rotary of this thread's part of the keys in c->k; they and c->v go to the ring. */
+void kv_append(const struct compute *c, const struct attention_block *b, struct kv_layer *kv,
+               int64_t pos0, int rows, int thread, int threads);
 
 /* Bytes from one prepared row of n values to the next. */
 size_t prepared_stride(const struct compute *c, int n);

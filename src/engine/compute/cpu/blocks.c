@@ -63,7 +63,8 @@ static void lay_out(struct compute *c, struct layout *l)
     const size_t f = sizeof(float);
 
     c->x = take(l, rows, hidden, f);
-    c->input_stride = prepared_stride(c, (int)larger(hidden, wide));
+    const size_t context = (size_t)s->max_context_width;
+    c->input_stride = prepared_stride(c, (int)larger(larger(hidden, wide), context));
     c->input = take(l, rows, c->input_stride, 1);
     c->q = take(l, rows, wide, f);
     c->k = take(l, rows, narrow, f);
@@ -94,7 +95,7 @@ static void lay_out(struct compute *c, struct layout *l)
     /* attention: prepared queries and softplus gates of a group, the kernel's own; a norm's row */
     const size_t attention = (size_t)s->max_heads * (prepared_stride(c, s->head_dim) + f + ALIGN) +
                              kernel_attention_scratch(s->head_dim) * f + 4 * ALIGN;
-    c->thread_bytes = larger(attention, hidden * f + ALIGN);
+    c->thread_bytes = larger(attention, larger(hidden, context) * f + ALIGN);
     c->thread_bytes = (c->thread_bytes + ALIGN - 1) / ALIGN * ALIGN;
     c->thread_scratch = take(l, (size_t)pool_threads(c->pool), c->thread_bytes, 1);
 }
@@ -107,36 +108,42 @@ static bool shape_is_sane(const struct compute_shape *s)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         if (sizes[i] < 1 || sizes[i] > LIMIT)
             return false;
-    const int counts[] = {s->max_experts, s->max_top_k, s->max_expert_width};
+    const int counts[] = {s->max_experts, s->max_top_k, s->max_expert_width, s->max_context_width};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
         if (counts[i] < 0 || counts[i] > LIMIT)
             return false;
     return (int64_t)s->head_dim * s->max_heads <= LIMIT;
 }
 
-bool compute_new(const struct compute_options *options, const struct compute_shape *shape,
-                 struct compute **out, struct error *err)
+/* All of an instance but its scratch. Without a pool to borrow it starts its own threads. */
+static bool begin(const struct cpu_kernels *kernels, enum activations activations,
+                  const struct compute_shape *shape, struct pool *borrowed, int threads,
+                  struct compute **out, struct error *err)
 {
-    *out = NULL;
-    const struct cpu_kernels *kernels;
-    if (!kernels_choose(options->cpu, &kernels, err))
-        return false;
     if (!shape_is_sane(shape))
         return error_set(err, "OUT-OF-MEMORY", "a size of the model is out of range");
     struct compute *c = calloc(1, sizeof *c);
     if (c == NULL)
         return error_set(err, "OUT-OF-MEMORY", "no memory for the CPU backend");
     c->kernels = kernels;
-    c->activations = options->activations;
+    c->activations = activations;
     c->shape = *shape;
     /* About 100 microseconds of one core: below it, what other threads could save is less than what
      * waiting for one of them costs when the machine has something else to do. */
     c->cost_alone = 4e6;
     c->cost_per_thread = 4e5;
-    if (!pool_new(options->threads, &c->pool, err)) {
+    c->pool = borrowed;
+    c->borrows_pool = borrowed != NULL;
+    if (borrowed == NULL && !pool_new(threads, &c->pool, err)) {
         free(c);
         return false;
     }
+    *out = c;
+    return true;
+}
+
+static bool finish(struct compute *c, struct compute **out, struct error *err)
+{
     struct layout l = {0};
     lay_out(c, &l);
     if (!l.overflow)
@@ -149,17 +156,38 @@ bool compute_new(const struct compute_options *options, const struct compute_sha
     l.used = 0;
     lay_out(c, &l);
     const int threads = pool_threads(c->pool);
-    snprintf(c->name, sizeof c->name, "cpu %s, %d thread%s", kernels->name, threads,
+    snprintf(c->name, sizeof c->name, "cpu %s, %d thread%s", c->kernels->name, threads,
              threads == 1 ? "" : "s");
     *out = c;
     return true;
+}
+
+bool compute_new(const struct compute_options *options, const struct compute_shape *shape,
+                 struct compute **out, struct error *err)
+{
+    *out = NULL;
+    const struct cpu_kernels *kernels = NULL;
+    struct compute *c = NULL;
+    return kernels_choose(options->cpu, &kernels, err) &&
+           begin(kernels, options->activations, shape, NULL, options->threads, &c, err) &&
+           finish(c, out, err);
+}
+
+bool compute_new_beside(struct compute *owner, const struct compute_shape *shape,
+                        struct compute **out, struct error *err)
+{
+    *out = NULL;
+    struct compute *c = NULL;
+    return begin(owner->kernels, owner->activations, shape, owner->pool, 0, &c, err) &&
+           finish(c, out, err);
 }
 
 void compute_free(struct compute *c)
 {
     if (c == NULL)
         return;
-    pool_free(c->pool);
+    if (!c->borrows_pool)
+        pool_free(c->pool);
     free(c->memory);
     free(c);
 }
