@@ -7,6 +7,7 @@
 #include <string.h>
 
 /* The fuzz library holds checkpoint and text only. */
+#include "engine/model/config_reader.c"
 #include "engine/model/laguna_config.c"
 #include "engine/model/laguna_tensors.c"
 

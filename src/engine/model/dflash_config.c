@@ -3,158 +3,113 @@
 #include "engine/model/dflash_config.h"
 
 #include "base/json.h"
+#include "engine/model/config_reader.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-struct reader {
-    struct json_view view;
-    struct error *err;
-};
-
-static bool renamed(struct error *err)
-{
-    if (err && text_starts(err->name, "JSON-"))
-        text_copy(err->name, sizeof err->name, "CONFIG-INVALID");
-    return false;
-}
-
-static bool refuse(const struct reader *r, const char *key, const char *why)
-{
-    struct buffer field = {0}, value = {0};
-    const json_t *found = json_object_get(r->view.object, key);
-    buffer_printf(&field, "%s%s%s", r->view.path, *r->view.path ? "." : "", key);
-    if (found)
-        json_write_canonical(found, 0, &value);
-    error_set(r->err, "CONFIG-INVALID", "%s", why);
-    error_at(r->err, r->view.file, field.data, value.data);
-    buffer_free(&field);
-    buffer_free(&value);
-    return false;
-}
-
-static bool given(const struct reader *r, const char *key)
-{
-    const json_t *v = json_object_get(r->view.object, key);
-    return v && !json_is_null(v);
-}
-
-static bool read_int(const struct reader *r, const char *key, int min, int max, int *out)
-{
-    int64_t wide;
-    if (!json_get_int64(&r->view, key, min, max, &wide, r->err))
-        return renamed(r->err);
-    *out = (int)wide;
-    return true;
-}
-
-static bool read_positive(const struct reader *r, const char *key, double *out)
-{
-    if (!json_get_double(&r->view, key, out, r->err))
-        return renamed(r->err);
-    return (isfinite(*out) && *out > 0) || refuse(r, key, "must be a positive number");
-}
-
-static bool text_is(const struct reader *r, const char *key, const char *value)
+static bool text_is(const struct config_reader *r, const char *key, const char *value)
 {
     const char *found = json_string_value(json_object_get(r->view.object, key));
     return (found && strcmp(found, value) == 0) ||
-           refuse(r, key, "this setting is not implemented");
+           config_refuse(r, key, "this setting is not implemented");
 }
 
 /* Settings that would change the arithmetic: absent, or the one that is implemented. */
-static bool check_settings(const struct reader *r)
+static bool check_settings(const struct config_reader *r)
 {
     static const char *const absent[] = {"rope_scaling", "final_logit_softcapping"};
-    if (given(r, "model_type") && !text_is(r, "model_type", "laguna"))
+    if (config_given(r, "model_type") && !text_is(r, "model_type", "laguna"))
         return false;
-    if (given(r, "decoder_layer_type") && !text_is(r, "decoder_layer_type", "laguna_xs"))
+    if (config_given(r, "decoder_layer_type") && !text_is(r, "decoder_layer_type", "laguna_xs"))
         return false;
-    if (given(r, "gating") && !text_is(r, "gating", "per-head"))
+    if (config_given(r, "gating") && !text_is(r, "gating", "per-head"))
         return false;
-    if (given(r, "hidden_act") && !text_is(r, "hidden_act", "silu"))
+    if (config_given(r, "hidden_act") && !text_is(r, "hidden_act", "silu"))
         return false;
-    if (given(r, "causal") && !json_is_true(json_object_get(r->view.object, "causal")))
-        return refuse(r, "causal", "this setting is not implemented");
-    if (given(r, "attention_bias") &&
+    if (config_given(r, "causal") && !json_is_true(json_object_get(r->view.object, "causal")))
+        return config_refuse(r, "causal", "this setting is not implemented");
+    if (config_given(r, "attention_bias") &&
         !json_is_false(json_object_get(r->view.object, "attention_bias")))
-        return refuse(r, "attention_bias", "this setting is not implemented");
+        return config_refuse(r, "attention_bias", "this setting is not implemented");
     for (size_t i = 0; i < sizeof absent / sizeof *absent; i++)
-        if (given(r, absent[i]))
-            return refuse(r, absent[i], "must be absent or null, whatever its value");
+        if (config_given(r, absent[i]))
+            return config_refuse(r, absent[i], "must be absent or null, whatever its value");
     return true;
 }
 
-static bool read_sizes(const struct reader *r, struct dflash_config *c)
+static bool read_sizes(const struct config_reader *r, struct dflash_config *c)
 {
-    if (!read_int(r, "vocab_size", 1, DFLASH_MAX_SIZE, &c->vocab) ||
-        !read_int(r, "hidden_size", 1, DFLASH_MAX_SIZE, &c->hidden) ||
-        !read_int(r, "num_hidden_layers", 1, DFLASH_MAX_LAYERS, &c->layer_count) ||
-        !read_int(r, "intermediate_size", 1, DFLASH_MAX_SIZE, &c->width) ||
-        !read_int(r, "num_attention_heads", 1, DFLASH_MAX_SIZE, &c->heads) ||
-        !read_int(r, "num_key_value_heads", 1, DFLASH_MAX_SIZE, &c->kv_heads) ||
-        !read_int(r, "head_dim", 2, DFLASH_MAX_SIZE, &c->head_dim) ||
-        !read_int(r, "block_size", 2, DFLASH_MAX_BLOCK, &c->block) ||
-        !read_int(r, "num_target_layers", 1, DFLASH_MAX_SIZE, &c->target_layers) ||
-        !read_positive(r, "rms_norm_eps", &c->eps) || !read_positive(r, "rope_theta", &c->theta))
+    if (!config_int(r, "vocab_size", 1, DFLASH_MAX_SIZE, &c->vocab) ||
+        !config_int(r, "hidden_size", 1, DFLASH_MAX_SIZE, &c->hidden) ||
+        !config_int(r, "num_hidden_layers", 1, DFLASH_MAX_LAYERS, &c->layer_count) ||
+        !config_int(r, "intermediate_size", 1, DFLASH_MAX_SIZE, &c->width) ||
+        !config_int(r, "num_attention_heads", 1, DFLASH_MAX_SIZE, &c->heads) ||
+        !config_int(r, "num_key_value_heads", 1, DFLASH_MAX_SIZE, &c->kv_heads) ||
+        !config_int(r, "head_dim", 2, DFLASH_MAX_SIZE, &c->head_dim) ||
+        !config_int(r, "block_size", 2, DFLASH_MAX_BLOCK, &c->block) ||
+        !config_int(r, "num_target_layers", 1, DFLASH_MAX_SIZE, &c->target_layers) ||
+        !config_positive(r, "rms_norm_eps", &c->eps) ||
+        !config_positive(r, "rope_theta", &c->theta))
         return false;
     if (!json_get_int64(&r->view, "max_position_embeddings", 1, INT32_MAX, &c->max_positions,
                         r->err))
-        return renamed(r->err);
+        return config_renamed(r->err);
     int draft_vocab = c->vocab;
-    if (given(r, "draft_vocab_size") &&
-        !read_int(r, "draft_vocab_size", 1, DFLASH_MAX_SIZE, &draft_vocab))
+    if (config_given(r, "draft_vocab_size") &&
+        !config_int(r, "draft_vocab_size", 1, DFLASH_MAX_SIZE, &draft_vocab))
         return false;
     if (draft_vocab != c->vocab)
-        return refuse(r, "draft_vocab_size", "must be vocab_size");
+        return config_refuse(r, "draft_vocab_size", "must be vocab_size");
     if (c->head_dim % 2 != 0)
-        return refuse(r, "head_dim", "must be even");
+        return config_refuse(r, "head_dim", "must be even");
     if (c->eps >= 1)
-        return refuse(r, "rms_norm_eps", "must be below 1");
+        return config_refuse(r, "rms_norm_eps", "must be below 1");
     if (c->heads % c->kv_heads != 0)
-        return refuse(r, "num_attention_heads", "must be a multiple of num_key_value_heads");
+        return config_refuse(r, "num_attention_heads", "must be a multiple of num_key_value_heads");
     if ((int64_t)c->heads * c->head_dim > DFLASH_MAX_SIZE)
-        return refuse(r, "num_attention_heads", "heads times head_dim is above 2^20");
+        return config_refuse(r, "num_attention_heads", "heads times head_dim is above 2^20");
     return true;
 }
 
-static bool read_layers(const struct reader *r, struct dflash_config *c)
+static bool read_layers(const struct config_reader *r, struct dflash_config *c)
 {
     const json_t *list;
     if (!json_get_array(&r->view, "layer_types", &list, r->err))
-        return renamed(r->err);
+        return config_renamed(r->err);
     if (json_array_size(list) != (size_t)c->layer_count)
-        return refuse(r, "layer_types", "the list must have one entry for each layer");
+        return config_refuse(r, "layer_types", "the list must have one entry for each layer");
     for (int i = 0; i < c->layer_count; i++) {
         const char *word = json_string_value(json_array_get(list, (size_t)i));
         if (!word || strcmp(word, "sliding_attention") != 0)
-            return refuse(r, "layer_types", "every entry must be \"sliding_attention\"");
+            return config_refuse(r, "layer_types", "every entry must be \"sliding_attention\"");
     }
-    return read_int(r, "sliding_window", 2, DFLASH_MAX_SIZE, &c->window);
+    return config_int(r, "sliding_window", 2, DFLASH_MAX_SIZE, &c->window);
 }
 
-static bool read_taps(struct arena *a, const struct reader *root, struct dflash_config *c)
+static bool read_taps(struct arena *a, const struct config_reader *root, struct dflash_config *c)
 {
     const json_t *block;
     int64_t *list;
     size_t count;
     int mask;
     if (!json_get_object(&root->view, "dflash_config", &block, root->err))
-        return renamed(root->err);
-    const struct reader r = {{block, root->view.file, "dflash_config"}, root->err};
-    if (!read_int(&r, "mask_token_id", 0, c->vocab - 1, &mask))
+        return config_renamed(root->err);
+    const struct config_reader r = {{block, root->view.file, "dflash_config"}, root->err};
+    if (!config_int(&r, "mask_token_id", 0, c->vocab - 1, &mask))
         return false;
     c->mask = mask;
     if (!json_get_int64_array(a, &r.view, "target_layer_ids", 0, c->target_layers - 1, &list,
                               &count, r.err))
-        return renamed(r.err);
+        return config_renamed(r.err);
     if (count < 1 || count > DFLASH_MAX_TAPS || (int64_t)count * c->hidden > DFLASH_MAX_SIZE)
-        return refuse(&r, "target_layer_ids", "must name from 1 to 64 layers, 2^20 values in all");
+        return config_refuse(&r, "target_layer_ids",
+                             "must name from 1 to 64 layers, 2^20 values in all");
     for (size_t i = 0; i < count; i++) {
         for (size_t j = 0; j < i; j++)
             if (list[j] == list[i])
-                return refuse(&r, "target_layer_ids", "a layer is named twice");
+                return config_refuse(&r, "target_layer_ids", "a layer is named twice");
         c->taps[i] = (int)list[i];
     }
     c->tap_count = (int)count;
@@ -164,7 +119,7 @@ static bool read_taps(struct arena *a, const struct reader *root, struct dflash_
 bool dflash_config_parse(struct arena *a, const json_t *config, const char *file,
                          struct dflash_config *out, struct error *err)
 {
-    const struct reader r = {{config, file, ""}, err};
+    const struct config_reader r = {{config, file, ""}, err};
     *out = (struct dflash_config){0};
     return check_settings(&r) && read_sizes(&r, out) && read_layers(&r, out) &&
            read_taps(a, &r, out);
