@@ -220,29 +220,10 @@ static int failed_run(struct client *c, const struct golden *g, const struct gat
     return report(&r, error_line(err, line, sizeof line));
 }
 
-/* A folder of links has no stamp, and an engine that is not there fails by its own name. */
-struct stamps {
-    char weights[SHA256_HEX], engine[SHA256_HEX]; /* "": cannot be told */
-};
-
-static void take_stamps(struct stamps *s)
-{
-    if (!path_stamp(f.weights, s->weights, NULL))
-        s->weights[0] = '\0';
-    if (!path_stamp(f.engine, s->engine, NULL))
-        s->engine[0] = '\0';
-}
-
-static bool check_stamps(const struct stamps *s, struct error *err)
-{
-    return (s->weights[0] == '\0' || stamp_check_weights(f.weights, s->weights, err)) &&
-           (s->engine[0] == '\0' || stamp_check_engine(f.engine, s->engine, err));
-}
-
 static int run(struct inputs *in, struct client_options *o)
 {
     struct error err = {0};
-    struct stamps before;
+    struct run_stamps before;
     struct gates_result r = {.error = ""};
     struct client *c = NULL;
     const char *names[MANIFEST_CAPABILITIES];
@@ -258,12 +239,13 @@ static int run(struct inputs *in, struct client_options *o)
                                     .mismatch_gap = in->contract->mismatch_logit_gap,
                                     .semantic = &in->semantic,
                                     .semantic_min_pass = in->contract->semantic_min_pass};
-    take_stamps(&before);
+    run_stamps_take(f.weights, f.engine, &before);
     if (!client_start(o, &c, &err)) {
         status = failed_run(c, in->golden, &r, &err);
     } else if (f.manifest != NULL && !manifest_holds(&in->manifest, c)) {
         status = EXIT_FAILED;
-    } else if (!gates_run(c, &plan, &r, &err) || !check_stamps(&before, &err)) {
+    } else if (!gates_run(c, &plan, &r, &err) ||
+               !run_stamps_check(&before, f.weights, f.engine, &err)) {
         status = failed_run(c, in->golden, &r, &err);
     } else {
         const char *error = r.passed                                ? ""

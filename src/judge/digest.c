@@ -212,6 +212,21 @@ bool stamp_check_engine(const char *path, const char stamp[SHA256_HEX], struct e
     return error_at(err, path, NULL, NULL);
 }
 
+void run_stamps_take(const char *weights, const char *engine, struct run_stamps *out)
+{
+    if (!path_stamp(weights, out->weights, NULL))
+        out->weights[0] = '\0';
+    if (!path_stamp(engine, out->engine, NULL))
+        out->engine[0] = '\0';
+}
+
+bool run_stamps_check(const struct run_stamps *before, const char *weights, const char *engine,
+                      struct error *err)
+{
+    return (before->weights[0] == '\0' || stamp_check_weights(weights, before->weights, err)) &&
+           (before->engine[0] == '\0' || stamp_check_engine(engine, before->engine, err));
+}
+
 struct harness_walk {
     struct arena arena;
     const char *root;

@@ -30,6 +30,15 @@ bool path_stamp(const char *path, char out[SHA256_HEX], struct error *err);
 bool stamp_check_weights(const char *path, const char stamp[SHA256_HEX], struct error *err);
 bool stamp_check_engine(const char *path, const char stamp[SHA256_HEX], struct error *err);
 
+/* Both stamps, for runs that need not have them: a folder of links has none, and an engine that is
+ * not there fails by its own name. What has no stamp is not checked. */
+struct run_stamps {
+    char weights[SHA256_HEX], engine[SHA256_HEX]; /* "": cannot be told */
+};
+void run_stamps_take(const char *weights, const char *engine, struct run_stamps *out);
+bool run_stamps_check(const struct run_stamps *before, const char *weights, const char *engine,
+                      struct error *err);
+
 /* The harness hash, new form: named roots below `root`, relative paths sorted bytewise, separators
  * of the weights digest. Dot names and __pycache__ are skipped; an unreadable file (IO) or a
  * symbolic link (NOT-A-REGULAR-FILE) is an error. A root of this tree that is not there is skipped

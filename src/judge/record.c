@@ -118,7 +118,7 @@ struct recorder {
     struct client_options client_options;
     struct sandbox_plan sandbox;
     struct reply_window window; /* a golden comes from one load of the model */
-    char weights_stamp[SHA256_HEX], engine_stamp[SHA256_HEX]; /* "": cannot be told */
+    struct run_stamps stamps;   /* "" in mock runs */
     json_t *document;
     json_t *screens; /* of the base cases */
     /* Of each base case, for the checks between cases. */
@@ -564,22 +564,11 @@ static bool plan_sandbox(struct recorder *r, struct error *err)
     return true;
 }
 
-/* A folder of links has no stamp, and an engine that is not there fails by its own name. */
 static bool take_stamps(struct recorder *r)
 {
-    if (!r->o->mock && !path_stamp(r->o->weights, r->weights_stamp, NULL))
-        r->weights_stamp[0] = '\0';
-    if (!r->o->mock && !path_stamp(r->o->engine, r->engine_stamp, NULL))
-        r->engine_stamp[0] = '\0';
+    if (!r->o->mock)
+        run_stamps_take(r->o->weights, r->o->engine, &r->stamps);
     return true;
-}
-
-/* All cases of a golden speak of the same weights and the same engine. */
-static bool check_stamps(const struct recorder *r, struct error *err)
-{
-    return (r->weights_stamp[0] == '\0' ||
-            stamp_check_weights(r->o->weights, r->weights_stamp, err)) &&
-           (r->engine_stamp[0] == '\0' || stamp_check_engine(r->o->engine, r->engine_stamp, err));
 }
 
 bool record_golden(const struct record_options *o, struct error *err)
@@ -592,12 +581,13 @@ bool record_golden(const struct record_options *o, struct error *err)
                          .document = json_object(),
                          .screens = json_array()};
     /* Asked now: a recording may take hours. */
-    const bool ok = file_check_target(o->out, err) &&
-                    (o->screen_report == NULL || file_check_target(o->screen_report, err)) &&
-                    client_deadlines_from_environment(&r.client_options, err) &&
-                    check_contract(&r, err) && plan_sandbox(&r, err) && take_stamps(&r) &&
-                    add_provenance(&r, err) && add_cases(&r, err) && add_gates(&r, err) &&
-                    add_benchmark(&r, err) && check_stamps(&r, err) && write_results(&r, err);
+    const bool ok =
+        file_check_target(o->out, err) &&
+        (o->screen_report == NULL || file_check_target(o->screen_report, err)) &&
+        client_deadlines_from_environment(&r.client_options, err) && check_contract(&r, err) &&
+        plan_sandbox(&r, err) && take_stamps(&r) && add_provenance(&r, err) && add_cases(&r, err) &&
+        add_gates(&r, err) && add_benchmark(&r, err) &&
+        run_stamps_check(&r.stamps, o->weights, o->engine, err) && write_results(&r, err);
     json_decref(r.document);
     json_decref(r.screens);
     contract_free(r.contract);
