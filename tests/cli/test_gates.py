@@ -2,6 +2,7 @@
 tests/unit/test_gates.c."""
 
 import json
+import re
 
 import pytest
 
@@ -117,9 +118,11 @@ def test_stderr_and_error_text_stay_out_of_what_is_published(kit, kind, number):
     assert result.returncode == 1
     kit.assert_failed_score("Engine")
     for text in published(kit, result):
-        for secret in ("/home/someone", "private", "abcdef0123456789", "sk-verysecret", "101",
+        for secret in ("/home/someone", "private", "abcdef0123456789", "sk-verysecret",
                        "evil.example.org", "someone@"):
             assert secret not in text, (secret, text)
+        # Tokens as whole numbers: the digits of one may stand in any digest or time.
+        assert not re.search(r"(?<![0-9a-z.])(101|202|303|404|505)(?![0-9a-z.])", text), text
 
 
 def test_stderr_of_a_passing_run_stays_out(kit):
