@@ -261,7 +261,14 @@ bool reply_check(enum wire_kind kind, const struct wire_request *q, const struct
                              q->replay_width.text);
         return true;
     }
+    case WIRE_KIND_dflash_decode_begin:
+    case WIRE_KIND_dflash_reference_prefill:
+        return r->seed_token.present || missing(err, kind, "seed_token");
     case WIRE_KIND_phase_diagnostics:
+    case WIRE_KIND_dflash_decode_warm:
+    case WIRE_KIND_dflash_decode_block: /* fidelity.h names what it must hold */
+    case WIRE_KIND_dflash_phase_diagnostics:
+    case WIRE_KIND_dflash_reference_rows:
     case WIRE_KIND_COUNT:
         break;
     }

@@ -198,7 +198,9 @@ READ_ARRAY(u32s, take_u32)
 READ_ARRAY(u64s, take_u64)
 READ_ARRAY(texts, take_text)
 READ_ARRAY(top_logits, take_top_logit)
+READ_ARRAY(f64s, take_f64)
 READ_ARRAY(token_lists, read_tokens)
+READ_ARRAY(f64_lists, read_f64s)
 READ_ARRAY(u32_lists, read_u32s)
 #undef READ_ARRAY
 
@@ -468,6 +470,7 @@ static bool null_required(const struct reader *r, const struct place *at, const 
         }                                                                                          \
     }
 #define NAME_FIELD(type, name, required) #name,
+#define COUNT_FIELD(type, name, required) char name;
 
 static bool fail_unknown_of(const struct reader *r, const json_t *v, const char *const *names,
                             size_t count)
@@ -485,9 +488,39 @@ static bool fail_unknown_of(const struct reader *r, const json_t *v, const char 
     return true;
 }
 
+/* The keys that a message of the block protocol shares with v1's. */
+static bool is_shared_key(const char *key)
+{
+#define SHARED(name) #name,
+    static const char *const names[] = {WIRE_BLOCK_SHARED_REQUEST_FIELDS(SHARED)};
+#undef SHARED
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], key) == 0)
+            return true;
+    return false;
+}
+
+static bool read_block_request(const struct reader *r, const json_t *v, struct wire_request *out)
+{
+    static const char *const names[] = {WIRE_REQUEST_FIELDS(NAME_FIELD)
+                                            WIRE_BLOCK_REQUEST_FIELDS(NAME_FIELD)};
+    enum { V1 = sizeof(struct {WIRE_REQUEST_FIELDS(COUNT_FIELD)}) };
+    size_t known = 0;
+    for (size_t i = 0; i < V1; i++)
+        if (!is_shared_key(names[i]) && json_object_get(v, names[i]))
+            return fail_unknown(r, NULL, names[i]);
+    WIRE_REQUEST_FIELDS(READ_FIELD)
+    WIRE_BLOCK_REQUEST_FIELDS(READ_FIELD)
+    return known == json_object_size(v) ||
+           fail_unknown_of(r, v, names, sizeof names / sizeof *names);
+}
+
 static bool read_request(const struct reader *r, const json_t *v, struct wire_request *out)
 {
     static const char *const names[] = {WIRE_REQUEST_FIELDS(NAME_FIELD)};
+    const json_t *kind = json_object_get(v, "kind");
+    if (json_is_string(kind) && wire_kind_is_block(wire_kind_find(json_string_value(kind))))
+        return read_block_request(r, v, out);
     size_t known = 0;
     WIRE_REQUEST_FIELDS(READ_FIELD)
     if (known != json_object_size(v))
@@ -505,9 +538,19 @@ static bool read_response(const struct reader *r, const json_t *v, struct wire_r
     static const char *const names[] = {WIRE_RESPONSE_FIELDS(NAME_FIELD)};
     size_t known = 0;
     WIRE_RESPONSE_FIELDS(READ_FIELD)
-    if (known != json_object_size(v))
-        return fail_unknown_of(r, v, names, sizeof names / sizeof *names);
-    return true;
+    return known == json_object_size(v) ||
+           fail_unknown_of(r, v, names, sizeof names / sizeof *names);
+}
+
+static bool read_block_response(const struct reader *r, const json_t *v, struct wire_response *out)
+{
+    static const char *const names[] = {WIRE_RESPONSE_FIELDS(NAME_FIELD)
+                                            WIRE_BLOCK_RESPONSE_FIELDS(NAME_FIELD)};
+    size_t known = 0;
+    WIRE_RESPONSE_FIELDS(READ_FIELD)
+    WIRE_BLOCK_RESPONSE_FIELDS(READ_FIELD)
+    return known == json_object_size(v) ||
+           fail_unknown_of(r, v, names, sizeof names / sizeof *names);
 }
 
 bool wire_request_decode(struct arena *a, const char *line, size_t length, struct wire_request *out,
@@ -523,17 +566,31 @@ bool wire_request_decode(struct arena *a, const char *line, size_t length, struc
     return ok;
 }
 
-bool wire_response_decode(struct arena *a, const char *line, size_t length,
-                          struct wire_response *out, struct error *err)
+static bool decode_response(struct arena *a, const char *line, size_t length,
+                            bool (*read)(const struct reader *, const json_t *,
+                                         struct wire_response *),
+                            struct wire_response *out, struct error *err)
 {
     const struct reader r = {a, err};
     memset(out, 0, sizeof *out);
     json_t *v = parse_object(&r, line, length);
-    bool ok = v && read_response(&r, v, out);
+    bool ok = v && read(&r, v, out);
     json_decref(v);
     if (!ok)
         wire_response_free(out);
     return ok;
+}
+
+bool wire_response_decode(struct arena *a, const char *line, size_t length,
+                          struct wire_response *out, struct error *err)
+{
+    return decode_response(a, line, length, read_response, out, err);
+}
+
+bool wire_block_response_decode(struct arena *a, const char *line, size_t length,
+                                struct wire_response *out, struct error *err)
+{
+    return decode_response(a, line, length, read_block_response, out, err);
 }
 
 bool wire_spec_decode(struct arena *a, const char *text, size_t length, struct wire_spec *out,

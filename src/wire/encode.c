@@ -108,7 +108,9 @@ WRITE_ARRAY(u32s, write_unsigned(b, f->items[i]))
 WRITE_ARRAY(u64s, write_unsigned(b, f->items[i]))
 WRITE_ARRAY(texts, write_string(b, f->items[i]))
 WRITE_ARRAY(top_logits, write_object(b, &object_top_logit, &f->items[i]))
+WRITE_ARRAY(f64s, write_double(b, f->items[i]))
 WRITE_ARRAY(token_lists, write_tokens(b, &f->items[i]))
+WRITE_ARRAY(f64_lists, write_f64s(b, &f->items[i]))
 WRITE_ARRAY(u32_lists, write_u32s(b, &f->items[i]))
 #undef WRITE_ARRAY
 
@@ -224,6 +226,8 @@ void wire_spec_encode(const struct wire_spec *s, struct buffer *out)
 #define has_flag(f) ((f)->present)
 #define has_tokens(f) ((f)->present)
 #define has_token_lists(f) ((f)->present)
+#define has_f64s(f) ((f)->present)
+#define has_f64_lists(f) ((f)->present)
 #define has_u32s(f) ((f)->present)
 #define has_u32_lists(f) ((f)->present)
 #define has_u64s(f) ((f)->present)
@@ -247,6 +251,7 @@ void wire_request_encode(const struct wire_request *m, struct buffer *out)
 {
     bool first = true;
     WIRE_REQUEST_FIELDS(WRITE_FIELD)
+    WIRE_BLOCK_REQUEST_FIELDS(WRITE_FIELD)
     buffer_text(out, "}\n");
 }
 
@@ -254,5 +259,6 @@ void wire_response_encode(const struct wire_response *m, struct buffer *out)
 {
     bool first = true;
     WIRE_RESPONSE_FIELDS(WRITE_FIELD)
+    WIRE_BLOCK_RESPONSE_FIELDS(WRITE_FIELD)
     buffer_text(out, "}\n");
 }

@@ -11,6 +11,7 @@ enum {
     F64_TEXT = 26,
     POSITION_TEXT = 512, /* keys and single values of one replay position */
     STREAM_TEXT = 128,
+    DIGEST_TEXT = 70,
     TOP_K_DEFAULT = 16
 };
 
@@ -35,6 +36,11 @@ static size_t replay_size(const struct wire_request *q)
     return add(times(positions, position), times(q->committed_by_stream.count, STREAM_TEXT));
 }
 
+static size_t positive(struct wire_i64 v)
+{
+    return v.present && v.value > 0 ? (size_t)v.value : 0;
+}
+
 size_t wire_response_limit(enum wire_kind kind, const struct wire_request *q)
 {
     size_t streams = q->batch_size.present ? q->batch_size.value : 1;
@@ -56,6 +62,18 @@ size_t wire_response_limit(enum wire_kind kind, const struct wire_request *q)
     case WIRE_KIND_cohort_reference_replay:
         size = replay_size(q);
         break;
+    case WIRE_KIND_dflash_decode_block: /* a row: its token, draft, top two and digest */
+        size = times(positive(q->max_block_size), 4 * I64_TEXT + 2 * F64_TEXT + DIGEST_TEXT);
+        break;
+    case WIRE_KIND_dflash_reference_rows: {
+        /* A row of the chain with its argmax in a frame of each width, and the block's rows. */
+        size_t width = positive(q->declared_block_width);
+        size_t row = add(5 * I64_TEXT + 4 * F64_TEXT, times(width, I64_TEXT));
+        size = add(times(q->count.value, row),
+                   times(q->verify_block_tokens.count, 2 * I64_TEXT + 2 * F64_TEXT + 8));
+        size = add(size, times(width, I64_TEXT + 8));
+        break;
+    }
     default:
         break;
     }

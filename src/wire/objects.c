@@ -60,7 +60,7 @@ const char *const *wire_text_choices(const char *field)
 
 static const char *const kind_names[] = {
 #define NAME(name) #name,
-    WIRE_REQUEST_KINDS(NAME)
+    WIRE_REQUEST_KINDS(NAME) WIRE_BLOCK_KINDS(NAME)
 #undef NAME
 };
 
@@ -75,4 +75,9 @@ enum wire_kind wire_kind_find(const char *name)
         if (strcmp(kind_names[i], name) == 0)
             return (enum wire_kind)i;
     return WIRE_KIND_UNKNOWN;
+}
+
+bool wire_kind_is_block(enum wire_kind kind)
+{
+    return kind >= WIRE_KIND_V1_COUNT && kind < WIRE_KIND_COUNT;
 }

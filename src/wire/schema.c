@@ -24,6 +24,8 @@ static const char schema_flag[] = "{\"type\":\"boolean\"}";
 static const char schema_text[] = TEXT;
 static const char schema_tokens[] = ARRAY(REF("Token"));
 static const char schema_token_lists[] = ARRAY(ARRAY(REF("Token")));
+static const char schema_f64s[] = ARRAY(F64);
+static const char schema_f64_lists[] = ARRAY(ARRAY(F64));
 static const char schema_u32s[] = ARRAY(U32);
 static const char schema_u32_lists[] = ARRAY(ARRAY(U32));
 static const char schema_u64s[] = ARRAY(U64);
@@ -58,11 +60,13 @@ static void write_enum(struct buffer *b, const char *const *choices)
     buffer_text(b, "]}");
 }
 
-static void write_kinds(struct buffer *b)
+static void write_kinds(struct buffer *b, bool block)
 {
     const char *names[WIRE_KIND_COUNT + 1] = {0};
-    for (int i = 0; i < WIRE_KIND_COUNT; i++)
-        names[i] = wire_kind_name((enum wire_kind)i);
+    const int first = block ? WIRE_KIND_V1_COUNT : 0;
+    const int end = block ? WIRE_KIND_COUNT : WIRE_KIND_V1_COUNT;
+    for (int i = first; i < end; i++)
+        names[i - first] = wire_kind_name((enum wire_kind)i);
     write_enum(b, names);
 }
 
@@ -72,7 +76,7 @@ static void write_member(struct buffer *b, const char *name, const char *schema)
 }
 
 /* A field of an envelope: its type, or what is narrower for it by name. */
-static void write_property(struct buffer *b, const char *name, const char *schema)
+static void write_property(struct buffer *b, const char *name, const char *schema, bool block)
 {
     for (size_t i = 0; i < sizeof narrower / sizeof *narrower; i++)
         if (strcmp(narrower[i].name, name) == 0)
@@ -80,7 +84,7 @@ static void write_property(struct buffer *b, const char *name, const char *schem
     bool is_kind = strcmp(name, "kind") == 0, has_choices = wire_text_choices(name) != NULL;
     write_member(b, name, is_kind || has_choices ? "" : schema);
     if (is_kind)
-        write_kinds(b);
+        write_kinds(b, block);
     else if (has_choices)
         write_enum(b, wire_text_choices(name));
 }
@@ -91,7 +95,11 @@ static void write_required(struct buffer *b, const char *name, bool required)
         buffer_printf(b, "%s\"%s\"", b->data[b->length - 1] == '[' ? "" : ",", name);
 }
 
-#define PROPERTY(type, name, required) write_property(b, #name, schema_##type);
+#define PROPERTY(type, name, required) write_property(b, #name, schema_##type, block);
+/* Of v1's request fields, what the block protocol has too. */
+#define SHARED_PROPERTY(type, name, required)                                                      \
+    if (is_shared(#name))                                                                          \
+    PROPERTY(type, name, required)
 #define REQUIRED(type, name, required) write_required(b, #name, required);
 #define ENVELOPE(name, FIELDS)                                                                     \
     buffer_text(b, ",\"" name "\":" CLOSED_OBJECT);                                                \
@@ -155,18 +163,43 @@ static void write_replay(struct buffer *b)
                       "sequential_argmax", I64, true);
 }
 
-void wire_schema_write(struct buffer *out)
+static bool is_shared(const char *name)
+{
+#define NAME(name) #name,
+    static const char *const names[] = {WIRE_BLOCK_SHARED_REQUEST_FIELDS(NAME)};
+#undef NAME
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+static void write_envelopes(struct buffer *b, bool block)
+{
+    if (block) {
+#define BLOCK_REQUEST(X) WIRE_REQUEST_FIELDS(SHARED_##X) WIRE_BLOCK_REQUEST_FIELDS(X)
+#define BLOCK_RESPONSE(X) WIRE_RESPONSE_FIELDS(X) WIRE_BLOCK_RESPONSE_FIELDS(X)
+#define SHARED_REQUIRED REQUIRED
+        ENVELOPE("WorkerRequest", BLOCK_REQUEST)
+        ENVELOPE("WorkerResponse", BLOCK_RESPONSE)
+    } else {
+        ENVELOPE("WorkerRequest", WIRE_REQUEST_FIELDS)
+        ENVELOPE("WorkerResponse", WIRE_RESPONSE_FIELDS)
+    }
+}
+
+static void write_schema(struct buffer *out, const char *file, const char *title, bool block)
 {
     struct buffer text = {0}, *b = &text;
-    buffer_text(b, "{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\","
-                   "\"$id\":\"https://mlxfast-bench/schema/engine-protocol-v1.schema.json\","
-                   "\"title\":\"Engine Protocol v1\","
-                   "\"oneOf\":[");
+    buffer_printf(b,
+                  "{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\","
+                  "\"$id\":\"https://mlxfast-bench/schema/%s.schema.json\","
+                  "\"title\":\"%s\",\"oneOf\":[",
+                  file, title);
     buffer_text(b, REF("WorkerRequest") "," REF("WorkerResponse"));
     buffer_text(b, "],\"$defs\":{");
     write_member(b, "Token", I64);
-    ENVELOPE("WorkerRequest", WIRE_REQUEST_FIELDS)
-    ENVELOPE("WorkerResponse", WIRE_RESPONSE_FIELDS)
+    write_envelopes(b, block);
     write_spec_config(b);
     write_small_object(b, &object_head_provenance);
     write_small_object(b, &object_runner);
@@ -181,4 +214,14 @@ void wire_schema_write(struct buffer *out)
     buffer_char(out, '\n');
     json_decref(value);
     buffer_free(&text);
+}
+
+void wire_schema_write(struct buffer *out)
+{
+    write_schema(out, "engine-protocol-v1", "Engine Protocol v1", false);
+}
+
+void wire_block_schema_write(struct buffer *out)
+{
+    write_schema(out, "block-protocol-v1", "Block protocol, trusted_dflash_block_v1", true);
 }

@@ -6,7 +6,11 @@
  * for an optional field. Token ids are int64, logits double.
  *
  * Everything a decoder returns lives in the caller's arena. Encoders append one line with its '\n'.
- * This header is the table from which structs, encoder, decoder and JSON Schema are made. */
+ * This header is the table from which structs, encoder, decoder and JSON Schema are made.
+ *
+ * Two protocols share it. Engine Protocol v1 is the first set of tables; the block protocol
+ * (trusted_dflash_block_v1, docs/block-protocol.md) is the second, "BLOCK", for the kinds
+ * dflash_*. Each is closed: a key of one is unknown in a message of the other. */
 #ifndef MLXFAST_WIRE_WIRE_H
 #define MLXFAST_WIRE_WIRE_H
 
@@ -52,6 +56,16 @@ struct wire_token_lists { /* i64[][] */
     bool present;
     size_t count;
     struct wire_tokens *items;
+};
+struct wire_f64s {
+    bool present;
+    size_t count;
+    double *items;
+};
+struct wire_f64_lists {
+    bool present;
+    size_t count;
+    struct wire_f64s *items;
 };
 struct wire_u32s {
     bool present;
@@ -193,12 +207,58 @@ struct wire_replay {
     X(runner, runner, false)                                                                       \
     X(resident, resident, false)
 
+/* The block protocol (dflash-track.md section 5). A request may carry these and id, kind,
+ * prompt_tokens, token, seed_tokens, steps and count; a response these and all of v1's. Rows are
+ * those of one forward of the target, row r at position target_cache_offset's of the round's start
+ * + r; arrays per row have one entry for each declared row. */
+#define WIRE_BLOCK_REQUEST_FIELDS(X)                                                               \
+    X(i64, top_k, false)                                                                           \
+    X(i64, expected_token, false)                                                                  \
+    X(i64, max_block_size, false)                                                                  \
+    X(tokens, prefix_tokens, false)                                                                \
+    X(i64, start_offset, false)                                                                    \
+    X(i64, declared_block_width, false)                                                            \
+    X(i64, seed_token_count, false)                                                                \
+    X(tokens, verify_block_tokens, false)
+#define WIRE_BLOCK_SHARED_REQUEST_FIELDS(X)                                                        \
+    X(id) X(kind) X(prompt_tokens) X(token) X(seed_tokens) X(steps) X(count)
+
+#define WIRE_BLOCK_RESPONSE_FIELDS(X)                                                              \
+    X(i64, declared_rows, false)                                                                   \
+    X(texts, per_row_hidden_digest, false)                                                         \
+    X(token_lists, per_row_top2_tokens, false)                                                     \
+    X(f64_lists, per_row_top2_logits, false)                                                       \
+    X(tokens, draft_tokens, false)                                                                 \
+    X(i64, accepted_draft_count, false)                                                            \
+    X(i64, rejected_draft_count, false)                                                            \
+    X(i64, rollback_round_count, false)                                                            \
+    X(i64, target_cache_offset, false)                                                             \
+    X(tokens, reference_k1_argmax, false)                                                          \
+    X(tokens, reference_block_argmax, false)                                                       \
+    X(token_lists, reference_top2_tokens, false)                                                   \
+    X(f64_lists, reference_top2_logits, false)                                                     \
+    X(f64s, reference_top1_logits, false)                                                          \
+    X(tokens, reference_emitted_tokens, false)                                                     \
+    X(f64s, reference_emitted_token_logits, false)                                                 \
+    X(tokens, reference_frame_widths, false)                                                       \
+    X(token_lists, reference_frame_argmax, false)                                                  \
+    X(token_lists, reference_verify_top2_tokens, false)                                            \
+    X(f64_lists, reference_verify_top2_logits, false)                                              \
+    X(text, kv_digest, false)                                                                      \
+    X(text, kv_vacancy_digest, false)                                                              \
+    X(text, target_verification_mode, false)                                                       \
+    X(i64, exact_pair_segment_count, false)                                                        \
+    X(i64, exact_pair_rollback_row_count, false)                                                   \
+    X(i64, serial_verification_row_count, false)
+
 #define WIRE_DECLARE(type, name, required) struct wire_##type name;
 struct wire_request {
     WIRE_REQUEST_FIELDS(WIRE_DECLARE)
+    WIRE_BLOCK_REQUEST_FIELDS(WIRE_DECLARE)
 };
 struct wire_response {
     WIRE_RESPONSE_FIELDS(WIRE_DECLARE)
+    WIRE_BLOCK_RESPONSE_FIELDS(WIRE_DECLARE)
 };
 #undef WIRE_DECLARE
 
@@ -214,14 +274,27 @@ struct wire_response {
     X(free_decode_begin)                                                                           \
     X(free_decode_run)                                                                             \
     X(cohort_reference_replay)
+#define WIRE_BLOCK_KINDS(X)                                                                        \
+    X(dflash_decode_warm)                                                                          \
+    X(dflash_decode_begin)                                                                         \
+    X(dflash_decode_block)                                                                         \
+    X(dflash_phase_diagnostics)                                                                    \
+    X(dflash_reference_prefill)                                                                    \
+    X(dflash_reference_rows)
 
 enum wire_kind {
 #define WIRE_KIND(name) WIRE_KIND_##name,
     WIRE_REQUEST_KINDS(WIRE_KIND)
-#undef WIRE_KIND
-        WIRE_KIND_COUNT,
+    /* clang-format off */
+    WIRE_KIND_V1_COUNT, /* the kinds before it are Engine Protocol v1's */
+    WIRE_KIND_BEFORE_BLOCK = WIRE_KIND_V1_COUNT - 1,
+    WIRE_BLOCK_KINDS(WIRE_KIND)
+    WIRE_KIND_COUNT,
     WIRE_KIND_UNKNOWN = WIRE_KIND_COUNT
+/* clang-format on */
+#undef WIRE_KIND
 };
+bool wire_kind_is_block(enum wire_kind kind);
 const char *wire_kind_name(enum wire_kind kind);
 enum wire_kind wire_kind_find(const char *name);
 
@@ -246,6 +319,10 @@ bool wire_request_decode(struct arena *a, const char *line, size_t length, struc
                          struct error *err);
 bool wire_response_decode(struct arena *a, const char *line, size_t length,
                           struct wire_response *out, struct error *err);
+/* A reply to a dflash_* request, or the hello of a worker that may speak the block protocol only.
+ */
+bool wire_block_response_decode(struct arena *a, const char *line, size_t length,
+                                struct wire_response *out, struct error *err);
 void wire_request_free(struct wire_request *m);
 void wire_response_free(struct wire_response *m);
 
@@ -258,7 +335,8 @@ bool wire_spec_decode(struct arena *a, const char *text, size_t length, struct w
 void wire_spec_free(struct wire_spec *s);
 void wire_spec_encode(const struct wire_spec *s, struct buffer *out); /* no newline */
 
-/* The JSON Schema (Draft 2020-12) of both envelopes, made from the tables above. */
+/* The JSON Schema (Draft 2020-12) of both envelopes of a protocol, made from the tables above. */
 void wire_schema_write(struct buffer *out);
+void wire_block_schema_write(struct buffer *out);
 
 #endif

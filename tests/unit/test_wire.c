@@ -224,7 +224,12 @@ static void spec_alone(void **state)
 static void kinds(void **state)
 {
     (void)state;
-    assert_int_equal(WIRE_KIND_COUNT, 10);
+    assert_int_equal(WIRE_KIND_V1_COUNT, 10);
+    assert_int_equal(WIRE_KIND_COUNT, 16);
+    assert_false(wire_kind_is_block(WIRE_KIND_cohort_reference_replay));
+    assert_true(wire_kind_is_block(WIRE_KIND_dflash_decode_warm));
+    assert_true(wire_kind_is_block(WIRE_KIND_dflash_reference_rows));
+    assert_false(wire_kind_is_block(WIRE_KIND_UNKNOWN));
     for (int i = 0; i < WIRE_KIND_COUNT; i++)
         assert_int_equal(wire_kind_find(wire_kind_name((enum wire_kind)i)), i);
     assert_int_equal(wire_kind_find("hello"), WIRE_KIND_UNKNOWN);
@@ -285,20 +290,95 @@ static void widest_reply_fits(void **state)
     buffer_free(&out);
 }
 
-static void schema_is_the_committed_one(void **state)
+static void expect_schema(const char *path, void (*write)(struct buffer *))
 {
-    (void)state;
-    const char path[] = "docs/schema/engine-protocol-v1.schema.json";
     struct buffer made = {0}, committed = {0};
     struct error err;
     if (!file_exists(path))
         fail_msg("%s: run this from the root of the repository", path);
     assert_true(file_read(path, 1 << 20, &committed, &err));
-    wire_schema_write(&made);
+    write(&made);
     assert_int_equal(made.length, committed.length);
     assert_memory_equal(made.data, committed.data, made.length);
     buffer_free(&made);
     buffer_free(&committed);
+}
+
+static void schemas_are_the_committed_ones(void **state)
+{
+    (void)state;
+    expect_schema("docs/schema/engine-protocol-v1.schema.json", wire_schema_write);
+    expect_schema("docs/schema/block-protocol-v1.schema.json", wire_block_schema_write);
+}
+
+/* Each protocol is closed to the keys of the other. */
+static void two_protocols(void **state)
+{
+    (void)state;
+    static const struct {
+        bool request;
+        const char *line, *error; /* NULL: accepted */
+        bool block;               /* response decoder */
+    } rows[] = {
+        {true, "{\"id\":1,\"kind\":\"dflash_decode_block\",\"token\":5,\"max_block_size\":4}", NULL,
+         0},
+        {true, "{\"id\":1,\"kind\":\"decode_step\",\"token\":5,\"max_block_size\":4}",
+         "WIRE-UNKNOWN-KEY", 0},
+        {true, "{\"id\":1,\"kind\":\"dflash_decode_warm\",\"spec\":{\"mode\":\"serial\"}}",
+         "WIRE-UNKNOWN-KEY", 0},
+        {true, "{\"id\":1,\"kind\":\"dflash_decode_warm\",\"batch_size\":null}", "WIRE-UNKNOWN-KEY",
+         0},
+        {true, "{\"id\":1,\"kind\":\"dflash_decode_warm\",\"other\":1}", "WIRE-UNKNOWN-KEY", 0},
+        {true, "{\"id\":1,\"kind\":\"dflash_reference_rows\",\"count\":-1}", "WIRE-INVALID", 0},
+        {true, "{\"kind\":\"dflash_decode_warm\"}", "WIRE-MISSING-KEY", 0},
+        {false, "{\"id\":1,\"ok\":true,\"declared_rows\":2}", NULL, true},
+        {false, "{\"id\":1,\"ok\":true,\"declared_rows\":2}", "WIRE-UNKNOWN-KEY", false},
+        {false, "{\"id\":1,\"ok\":true,\"per_row_top2_logits\":[[1.5,0.25],[1,\"x\"]]}",
+         "WIRE-INVALID", true},
+        {false, "{\"id\":1,\"ok\":true,\"other\":2}", "WIRE-UNKNOWN-KEY", true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct arena a = {0};
+        struct buffer again = {0};
+        struct error err = {0};
+        const size_t length = strlen(rows[i].line);
+        bool ok;
+        if (rows[i].request) {
+            struct wire_request q;
+            ok = wire_request_decode(&a, rows[i].line, length, &q, &err);
+            if (ok)
+                wire_request_encode(&q, &again);
+            wire_request_free(&q);
+        } else {
+            struct wire_response r;
+            ok = rows[i].block ? wire_block_response_decode(&a, rows[i].line, length, &r, &err)
+                               : wire_response_decode(&a, rows[i].line, length, &r, &err);
+            if (ok)
+                wire_response_encode(&r, &again);
+            wire_response_free(&r);
+        }
+        assert_int_equal(ok, rows[i].error == NULL);
+        if (rows[i].error)
+            assert_string_equal(err.name, rows[i].error);
+        else
+            assert_memory_equal(again.data, rows[i].line, length);
+        buffer_free(&again);
+        arena_free(&a);
+    }
+}
+
+/* Every row of a round at its longest fits the limit of its reply. */
+static void block_limits(void **state)
+{
+    (void)state;
+    struct wire_request q = {.max_block_size = {true, 16}};
+    size_t narrow = wire_response_limit(WIRE_KIND_dflash_decode_block, &q);
+    q.max_block_size.value = INT64_MAX;
+    assert_int_equal(wire_response_limit(WIRE_KIND_dflash_decode_block, &q), WIRE_RESPONSE_LIMIT);
+    q.max_block_size.value = -1;
+    assert_true(wire_response_limit(WIRE_KIND_dflash_decode_block, &q) < narrow);
+    q = (struct wire_request){.count = {true, 16}, .declared_block_width = {true, 16}};
+    assert_true(wire_response_limit(WIRE_KIND_dflash_reference_rows, &q) > 65536);
 }
 
 int main(void)
@@ -312,7 +392,9 @@ int main(void)
         cmocka_unit_test(kinds),
         cmocka_unit_test(limits),
         cmocka_unit_test(widest_reply_fits),
-        cmocka_unit_test(schema_is_the_committed_one),
+        cmocka_unit_test(schemas_are_the_committed_ones),
+        cmocka_unit_test(two_protocols),
+        cmocka_unit_test(block_limits),
     };
     return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
 }
