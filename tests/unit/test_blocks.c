@@ -206,7 +206,7 @@ static void runner_step(struct runner *run, const int32_t *ids, int64_t position
         compute_ffn(run->c, &run->m->ffn[i], rows);
     }
     compute_read_rows(run->c, 0, rows, stream);
-    compute_head(run->c, &run->m->head, 0, rows, logits);
+    compute_head(run->c, &run->m->head, 0, rows, logits, NULL);
 }
 
 struct outcome {
@@ -366,8 +366,8 @@ static void head_of_some_rows(void **state)
     float all[8 * 50], some[3 * 50];
     compute_embed(run.c, &m->embedding, ids, 8);
     compute_attention(run.c, &m->attention[0], run.kv[0], 0, 8);
-    compute_head(run.c, &m->head, 0, 8, all);
-    compute_head(run.c, &m->head, 5, 3, some);
+    compute_head(run.c, &m->head, 0, 8, all, NULL);
+    compute_head(run.c, &m->head, 5, 3, some, NULL);
     assert_memory_equal(some, all + 5 * 50, sizeof some);
     float row[80], second[80];
     compute_embed(run.c, &m->embedding, ids, 2);
@@ -382,6 +382,100 @@ static void head_of_some_rows(void **state)
     }
     runner_free(&run);
     model_free(m);
+}
+
+/* ---- The largest two of each row, whatever the cut over threads and pieces ---- */
+
+static struct head_pick picked_by_hand(const float *logits, int n)
+{
+    struct head_pick p = {{-1, -1}, {-INFINITY, -INFINITY}};
+    for (int place = 0; place < 2; place++)
+        for (int i = n - 1; i >= 0; i--)
+            if (!isnan(logits[i]) && !(place == 1 && i == p.token[0]) &&
+                (p.token[place] < 0 || logits[i] >= p.logit[place])) {
+                p.token[place] = i;
+                p.logit[place] = logits[i];
+            }
+    return p;
+}
+
+static void check_picks(const struct head_block *head, const char *cpu, int threads,
+                        enum activations a)
+{
+    enum { ROWS = 17, HIDDEN = 32 };
+    const int vocab = head->output.out;
+    const struct compute_options options = {.threads = threads, .cpu = cpu, .activations = a};
+    const struct compute_shape shape = {.max_rows = ROWS,
+                                        .hidden = HIDDEN,
+                                        .vocab = vocab,
+                                        .max_heads = 1,
+                                        .max_kv_heads = 1,
+                                        .head_dim = 16,
+                                        .max_ffn_width = 16};
+    uint16_t rows[ROWS * HIDDEN];
+    const struct weight_matrix table = {WEIGHT_BF16, ROWS, HIDDEN, rows, NULL};
+    int32_t ids[ROWS];
+    struct compute *c;
+    struct error err;
+    for (int r = 0; r < ROWS; r++) {
+        ids[r] = r;
+        for (int i = 0; i < HIDDEN; i++) /* only the first two inputs matter: their sign, which */
+            rows[r * HIDDEN + i] = f32_to_bf16(i == r % 2 ? (r % 4 < 2 ? 3.0f : -3.0f) : 0.0f);
+    }
+    assert_true(compute_new(&options, &shape, &c, &err));
+    c->cost_alone = 0;
+    c->cost_per_thread = 1;
+    float *logits = malloc(2 * ROWS * (size_t)vocab * sizeof *logits);
+    float *without = logits + (size_t)ROWS * (size_t)vocab;
+    for (int count = 1; count <= ROWS; count += count < 9 ? 1 : 4) {
+        const int first = ROWS - count;
+        struct head_pick picks[ROWS];
+        compute_embed(c, &table, ids, ROWS);
+        compute_head(c, head, first, count, logits, picks);
+        compute_head(c, head, first, count, without, NULL);
+        assert_memory_equal(logits, without, (size_t)(count * vocab) * sizeof *logits);
+        for (int r = 0; r < count; r++) {
+            const struct head_pick want = picked_by_hand(logits + (size_t)(r * vocab), vocab);
+            assert_int_equal(picks[r].token[0], want.token[0]);
+            assert_int_equal(picks[r].token[1], want.token[1]);
+            assert_true(picks[r].logit[0] == want.logit[0] && picks[r].logit[1] == want.logit[1]);
+        }
+    }
+    free(logits);
+    compute_free(c);
+}
+
+static void head_picks_the_largest_two(void **state)
+{
+    (void)state;
+    enum { HIDDEN = 32, MOST = 1000 };
+    static const int vocabs[] = {1, 2, 7, 50, 128, 131, 640, MOST};
+    static uint16_t weights[MOST * HIDDEN], norm[HIDDEN];
+    struct random r = {23};
+    const struct cpu_kernels *have[KERNELS_MAX];
+    const int count = kernels_available(have);
+    for (int i = 0; i < HIDDEN; i++)
+        norm[i] = f32_to_bf16(1.0f);
+    for (size_t v = 0; v < sizeof vocabs / sizeof *vocabs; v++)
+        for (int kind = 0; kind < 5; kind++) {
+            const struct head_block head = {
+                1e-6f, norm, {WEIGHT_BF16, vocabs[v], HIDDEN, weights, NULL}};
+            for (int o = 0; o < vocabs[v]; o++)
+                for (int i = 0; i < HIDDEN; i++) {
+                    /* ties everywhere; ascending; few numbers; none; infinite ones */
+                    float w = kind == 1 ? (float)o : (float)random_int(&r, -2, 2);
+                    const int odd = random_int(&r, 0, 30);
+                    if (kind == 3 || (kind == 2 && odd != 0))
+                        w = NAN;
+                    else if (kind == 4 && odd < 2)
+                        w = odd == 0 ? INFINITY : NAN;
+                    weights[o * HIDDEN + i] = f32_to_bf16(i < 2 ? w : 0.0f);
+                }
+            for (int k = 0; k < count; k++)
+                for (int threads = 1; threads <= 4; threads++)
+                    check_picks(&head, have[k]->name, threads,
+                                threads % 2 ? ACTIVATIONS_BF16 : ACTIVATIONS_F32);
+        }
 }
 
 /* ---- Router: ties, order, bias for selection only ---- */
@@ -592,13 +686,10 @@ static void names_and_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_and_refusals),
-        cmocka_unit_test(router_by_hand),
-        cmocka_unit_test(attention_of_the_first_token),
-        cmocka_unit_test(head_of_some_rows),
-        cmocka_unit_test(one_arithmetic_ragged),
-        cmocka_unit_test(one_arithmetic_over_chunks),
-        cmocka_unit_test(one_arithmetic_in_float32),
+        cmocka_unit_test(names_and_refusals),           cmocka_unit_test(router_by_hand),
+        cmocka_unit_test(attention_of_the_first_token), cmocka_unit_test(head_of_some_rows),
+        cmocka_unit_test(head_picks_the_largest_two),   cmocka_unit_test(one_arithmetic_ragged),
+        cmocka_unit_test(one_arithmetic_over_chunks),   cmocka_unit_test(one_arithmetic_in_float32),
         cmocka_unit_test(many_heads_and_experts),
     };
     return cmocka_run_group_tests_name("blocks", tests, NULL, NULL);

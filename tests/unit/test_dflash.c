@@ -183,14 +183,15 @@ static size_t run_rounds(struct stand_in *s, const struct vector *v, bool upset,
         const int32_t bonus = (int32_t)json_integer_value(json_array_get(block, 0));
         tap(s, v, first, context);
         if (upset && context > 2) {
-            assert_true(
-                dflash_draft(s->state, first + context - 2, 0, bonus, rows, logits + done, &err));
+            assert_true(dflash_draft(s->state, first + context - 2, 0, bonus, rows, logits + done,
+                                     NULL, &err));
             tap(s, v, 0, 1);
             tap(s, v, first + context - 2, 2);
             if (first > 0)
                 dflash_state_rewind(s->state, first + context - 3);
         }
-        assert_true(dflash_draft(s->state, first + context, 0, bonus, rows, logits + done, &err));
+        assert_true(
+            dflash_draft(s->state, first + context, 0, bonus, rows, logits + done, NULL, &err));
         done += (size_t)(rows - 1) * (size_t)v->config.vocab;
     }
     return done;
@@ -467,9 +468,9 @@ static void weights_that_do_not_fit_are_refused(void **state)
     assert_false(dflash_can_draft(s.state, 1, 0, 17));
     assert_false(dflash_can_draft(s.state, 2047, 2047, 2));
     assert_false(dflash_can_draft(s.state, 1, 1, 2));
-    assert_false(dflash_draft(s.state, 1, 1, 0, 2, logits, &err));
+    assert_false(dflash_draft(s.state, 1, 1, 0, 2, logits, NULL, &err));
     assert_string_equal(err.name, "DRAFT-IMPOSSIBLE");
-    assert_true(dflash_draft(s.state, 1, 0, 0, 2, logits, &err));
+    assert_true(dflash_draft(s.state, 1, 0, 0, 2, logits, NULL, &err));
     stand_in_close(&s);
     remove_folder(folder);
     vector_close(&v);

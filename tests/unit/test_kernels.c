@@ -672,6 +672,53 @@ static void silu_by_hand(void **state)
     }
 }
 
+/* ---- Picks ---- */
+
+/* The rule once more, in another way: the best id, then the best of the others. */
+static struct head_pick picked_by_hand(const float *logits, int n)
+{
+    struct head_pick p = {{-1, -1}, {-INFINITY, -INFINITY}};
+    for (int place = 0; place < 2; place++)
+        for (int i = n - 1; i >= 0; i--)
+            if (!isnan(logits[i]) && !(place == 1 && i == p.token[0]) &&
+                (p.token[place] < 0 || logits[i] >= p.logit[place])) {
+                p.token[place] = i;
+                p.logit[place] = logits[i];
+            }
+    return p;
+}
+
+static void picks_any_length(void **state)
+{
+    (void)state;
+    struct random r = {91};
+    enum { MOST = 200 };
+    float logits[MOST];
+    for (int n = 3000; n > 0; n--) {
+        const int length = random_int(&r, 1, MOST), kind = random_int(&r, 0, 5);
+        for (int i = 0; i < length; i++) {
+            /* few values, so that there are ties; ascending and descending runs; NaN, infinities */
+            logits[i] = kind == 1 ? (float)i : kind == 2 ? (float)-i : (float)random_int(&r, -3, 3);
+            const int odd = kind > 2 ? random_int(&r, 0, kind == 5 ? 1 : 20) : 9;
+            if (odd == 0)
+                logits[i] = random_int(&r, 0, 1) ? NAN : -NAN;
+            else if (kind == 4 && odd < 3)
+                logits[i] = odd == 1 ? INFINITY : -INFINITY;
+        }
+        const struct head_pick want = picked_by_hand(logits, length);
+        for (int i = 0; i < have_count; i++) {
+            struct head_pick got = {{-1, -1}, {-INFINITY, -INFINITY}};
+            for (int at = 0, piece; at < length; at += piece) {
+                piece = random_int(&r, 1, length - at);
+                have[i]->pick(logits + at, at, piece, &got);
+            }
+            assert_int_equal(got.token[0], want.token[0]);
+            assert_int_equal(got.token[1], want.token[1]);
+            assert_true(got.logit[0] == want.logit[0] && got.logit[1] == want.logit[1]);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -690,6 +737,7 @@ int main(void)
         cmocka_unit_test(rope_by_hand),
         cmocka_unit_test(attention_by_hand),
         cmocka_unit_test(silu_by_hand),
+        cmocka_unit_test(picks_any_length),
     };
     return cmocka_run_group_tests_name("kernels", tests, set_up, tear_down);
 }

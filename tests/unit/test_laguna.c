@@ -96,7 +96,7 @@ static float *all_logits(struct model *m, const struct vector *v, int rows)
         int n = v->count - done < (size_t)rows ? (int)(v->count - done) : rows;
         for (int r = 0; r < n; r++)
             ids[r] = (int32_t)v->tokens[done + (size_t)r];
-        assert_true(model_forward(m, state, ids, n, n, out + done * vocab, &err));
+        assert_true(model_forward(m, state, ids, n, n, out + done * vocab, NULL, &err));
         done += (size_t)n;
         assert_int_equal(model_state_position(state), done);
     }
@@ -335,14 +335,14 @@ static void sizes_out_of_range_are_refused(void **state)
     int32_t ids[8] = {0, 1, 2, 3, 64, -1};
     float logits[64];
     assert_true(model_state_new(m, &s, &err));
-    assert_false(model_forward(m, s, ids, 5, 0, NULL, &err));
+    assert_false(model_forward(m, s, ids, 5, 0, NULL, NULL, &err));
     assert_string_equal(err.name, "ROWS-INVALID");
-    assert_false(model_forward(m, s, ids + 4, 1, 1, logits, &err));
+    assert_false(model_forward(m, s, ids + 4, 1, 1, logits, NULL, &err));
     assert_string_equal(err.name, "TOKEN-OUT-OF-RANGE");
-    assert_false(model_forward(m, s, ids + 5, 1, 1, logits, &err));
-    assert_true(model_forward(m, s, ids, 4, 0, NULL, &err));
-    assert_true(model_forward(m, s, ids, 4, 1, logits, &err));
-    assert_false(model_forward(m, s, ids, 1, 1, logits, &err));
+    assert_false(model_forward(m, s, ids + 5, 1, 1, logits, NULL, &err));
+    assert_true(model_forward(m, s, ids, 4, 0, NULL, NULL, &err));
+    assert_true(model_forward(m, s, ids, 4, 1, logits, NULL, &err));
+    assert_false(model_forward(m, s, ids, 1, 1, logits, NULL, &err));
     assert_string_equal(err.name, "CONTEXT-EXCEEDED");
     assert_int_equal(model_state_position(s), 8);
     model_state_free(s);

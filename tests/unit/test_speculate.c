@@ -418,7 +418,8 @@ static void a_sp5_rejection_over_the_edge_of_the_window(void **state)
     for (int before = 1; before <= 4; before++)
         for (int right = 0; right < 4; right++) {
             int64_t all[128];
-            int32_t block[4], next[4], token;
+            int32_t block[4], token;
+            struct head_pick next[4];
             const int prompt = NANO_WINDOW - before;
             session_reset(f->p.plain);
             session_reset(f->p.drafted);
@@ -433,7 +434,7 @@ static void a_sp5_rejection_over_the_edge_of_the_window(void **state)
                 block[i] = (int32_t)(i <= right ? all[i] : (all[i] + 1) % NANO_VOCAB);
             assert_true(session_verify(f->p.drafted, block, 4, next, &err));
             for (int i = 0; i <= right; i++)
-                assert_int_equal(next[i], all[i + 1]);
+                assert_int_equal(next[i].token[0], all[i + 1]);
             session_keep(f->p.drafted, right + 1);
             for (int i = right + 1; i < 24; i++) {
                 assert_true(session_argmax(f->p.drafted, &token, &err));
@@ -468,7 +469,8 @@ static void ended_runs_leave_the_session_usable(void **state)
     }
 
     /* Verifies that fail: a width and a token that cannot be. Nothing moved. */
-    int32_t bad[2] = {1, NANO_VOCAB}, next[16];
+    int32_t bad[2] = {1, NANO_VOCAB};
+    struct head_pick next[16];
     const int64_t position = session_position(f->p.drafted);
     assert_false(session_verify(f->p.drafted, bad, 2, next, &err));
     assert_string_equal(err.name, "TOKEN-OUT-OF-RANGE");
@@ -482,7 +484,7 @@ static void ended_runs_leave_the_session_usable(void **state)
     assert_true(session_verify(f->p.drafted, some, 8, next, &err));
     session_keep(f->p.drafted, 0);
     assert_int_equal(session_position(f->p.drafted), position);
-    assert_false(session_argmax(f->p.drafted, next, &err));
+    assert_false(session_argmax(f->p.drafted, &some[0], &err));
     assert_string_equal(err.name, "NO-LOGITS");
     interrupt_install();
     raise(SIGINT);

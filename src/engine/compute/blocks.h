@@ -137,10 +137,17 @@ void compute_attention(struct compute *c, const struct attention_block *b, struc
                        int64_t pos0, int rows);
 /* x += ffn(norm(x)). */
 void compute_ffn(struct compute *c, const struct ffn_block *b, int rows);
+/* The largest and the second largest logit of a row: ties lowest id first, a NaN is never one of
+ * them, +Inf is an ordinary largest value. token -1 (its logit -Inf): there is none. */
+struct head_pick {
+    int32_t token[2];
+    float logit[2];
+};
+
 /* logits[i] = head(norm(x[first_row + i])), i = 0 .. rows-1, float32 [rows, vocab] (values are bf16
- * in ACTIVATIONS_BF16). */
+ * in ACTIVATIONS_BF16). picks [rows], or NULL, are taken in the same pass. */
 void compute_head(struct compute *c, const struct head_block *b, int first_row, int rows,
-                  float *logits);
+                  float *logits, struct head_pick *picks);
 
 /* Rows of `taps` times `hidden` values (of c's shape). May be read by another instance of the same
  * backend and hidden size. */
@@ -157,7 +164,10 @@ void compute_context(struct compute *c, const struct context_block *b, const str
  * of kv; x stays as it is. Only the norms, k, v and rope of the block are used. */
 void compute_append(struct compute *c, const struct attention_block *b, struct kv_layer *kv,
                     int64_t pos0, int rows);
-/* Copies stream rows out as float32 [rows, hidden] (taps of a drafter, tests). */
+/* Copies the taps of one position out, side by side as float32 [taps * hidden]. The caller knows
+ * that they are held. */
+void compute_read_taps(const struct tap_rows *t, int64_t position, float *out);
+/* Copies stream rows out as float32 [rows, hidden] (tests). */
 void compute_read_rows(const struct compute *c, int first_row, int rows, float *out);
 
 #endif

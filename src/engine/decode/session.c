@@ -2,8 +2,8 @@
 #include "engine/decode/session.h"
 
 #include "base/arena.h"
-#include "engine/decode/pick.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -16,11 +16,15 @@ struct session {
     int current;                  /* the row of logits that is the session's */
     int verified;                 /* rows of the last session_verify; 0: kept, or nothing to keep */
     int most_block;               /* 1 without a drafter */
-    int32_t *next;                /* [most_block] argmax of each verified row */
+    struct head_pick *next;       /* [most_block] of each verified row */
     struct dflash_state *drafter; /* NULL: none */
     float *draft_logits;          /* [most_block - 1, vocab] */
-    int32_t argmax;               /* of logits; -1: none (nothing fed, or rewound) */
+    struct head_pick *drafted;    /* [most_block - 1] */
+    size_t tap_width;
+    struct head_pick pick; /* of logits; nothing: none fed, or rewound */
 };
+
+static const struct head_pick nothing = {{-1, -1}, {-INFINITY, -INFINITY}};
 
 bool session_new(struct model *m, struct session **out, struct error *err)
 {
@@ -30,7 +34,7 @@ bool session_new(struct model *m, struct session **out, struct error *err)
     s->model = m;
     s->vocab = info->vocab;
     s->max_rows = info->max_rows;
-    s->argmax = -1;
+    s->pick = nothing;
     s->most_block = 1;
     s->ids = memory_alloc((size_t)s->max_rows * sizeof *s->ids);
     s->logits = memory_alloc((size_t)s->vocab * sizeof *s->logits);
@@ -52,6 +56,7 @@ void session_free(struct session *s)
     free(s->logits);
     free(s->next);
     free(s->draft_logits);
+    free(s->drafted);
     free(s);
 }
 
@@ -66,7 +71,7 @@ static void move_back(struct session *s, int64_t position)
 void session_reset(struct session *s)
 {
     move_back(s, 0);
-    s->argmax = -1;
+    s->pick = nothing;
 }
 
 int64_t session_position(const struct session *s)
@@ -109,7 +114,7 @@ bool session_feed(struct session *s, const int64_t *tokens, size_t count, struct
     if (!check_tokens(s, tokens, count, err))
         return false;
     int64_t start = session_position(s);
-    s->argmax = -1;
+    s->pick = nothing;
     s->current = s->verified = 0;
     memory_guard_begin();
     bool ok = true;
@@ -121,15 +126,12 @@ bool session_feed(struct session *s, const int64_t *tokens, size_t count, struct
             s->ids[r] = (int32_t)tokens[done + r];
         done += rows;
         ok = model_forward(s->model, s->state, s->ids, (int)rows, done == count ? 1 : 0, s->logits,
-                           err);
+                           &s->pick, err);
     }
     memory_guard_end();
-    if (ok) {
-        s->argmax = pick_argmax(s->logits, s->vocab);
-        if (s->argmax < 0)
-            ok = error_set(err, "LOGITS-NOT-FINITE", "every logit of position %lld is NaN",
-                           (long long)(session_position(s) - 1));
-    }
+    if (ok && s->pick.token[0] < 0)
+        ok = error_set(err, "LOGITS-NOT-FINITE", "every logit of position %lld is NaN",
+                       (long long)(session_position(s) - 1));
     if (!ok)
         move_back(s, start);
     return ok;
@@ -140,11 +142,16 @@ const float *session_logits(const struct session *s)
     return s->logits + (size_t)s->current * (size_t)s->vocab;
 }
 
+struct head_pick session_pick(const struct session *s)
+{
+    return s->pick;
+}
+
 bool session_argmax(const struct session *s, int32_t *token, struct error *err)
 {
-    if (s->argmax < 0)
+    if (s->pick.token[0] < 0)
         return error_set(err, "NO-LOGITS", "nothing has been fed since the session was moved");
-    *token = s->argmax;
+    *token = s->pick.token[0];
     return true;
 }
 
@@ -162,7 +169,7 @@ bool session_rewind(struct session *s, int64_t position, struct error *err)
     if (position == session_position(s))
         return true;
     move_back(s, position);
-    s->argmax = -1;
+    s->pick = nothing;
     return true;
 }
 
@@ -184,6 +191,8 @@ bool session_set_drafter(struct session *s, struct dflash *d, struct error *err)
     s->logits = memory_alloc(rows * vocab * sizeof *s->logits);
     s->draft_logits = memory_alloc(rows * vocab * sizeof *s->draft_logits);
     s->next = memory_alloc(rows * sizeof *s->next);
+    s->drafted = memory_alloc(rows * sizeof *s->drafted);
+    s->tap_width = (size_t)c->tap_count * (size_t)c->hidden;
     return true;
 }
 
@@ -208,10 +217,10 @@ bool session_draft(struct session *s, int32_t bonus, int width, int32_t *drafts,
         return error_set(err, "DRAFT-IMPOSSIBLE", "no drafter, or no such token");
     memory_guard_begin();
     const bool ok = dflash_draft(s->drafter, session_position(s), model_state_tapped_from(s->state),
-                                 bonus, width, s->draft_logits, err);
+                                 bonus, width, s->draft_logits, s->drafted, err);
     memory_guard_end();
     for (int i = 0; ok && i < width - 1; i++) {
-        drafts[i] = pick_argmax(s->draft_logits + (size_t)i * (size_t)s->vocab, s->vocab);
+        drafts[i] = s->drafted[i].token[0];
         if (drafts[i] < 0)
             break;
         *count = i + 1;
@@ -219,21 +228,21 @@ bool session_draft(struct session *s, int32_t bonus, int width, int32_t *drafts,
     return ok;
 }
 
-bool session_verify(struct session *s, const int32_t *tokens, int rows, int32_t *next,
+bool session_verify(struct session *s, const int32_t *tokens, int rows, struct head_pick *next,
                     struct error *err)
 {
     if (rows < 1 || rows > s->most_block || !s->next)
         return error_set(err, "ROWS-INVALID", "a block of %d rows was asked, 1 to %d fit", rows,
                          s->next ? s->most_block : 0);
-    s->argmax = -1;
+    s->pick = nothing;
     s->current = s->verified = 0;
     memory_guard_begin();
-    const bool ok = model_forward(s->model, s->state, tokens, rows, rows, s->logits, err);
+    const bool ok = model_forward(s->model, s->state, tokens, rows, rows, s->logits, s->next, err);
     memory_guard_end();
     if (!ok)
         return false;
     for (int r = 0; r < rows; r++)
-        next[r] = s->next[r] = pick_argmax(s->logits + (size_t)r * (size_t)s->vocab, s->vocab);
+        next[r] = s->next[r];
     s->verified = rows;
     return true;
 }
@@ -246,5 +255,20 @@ void session_keep(struct session *s, int kept)
     s->verified = 0;
     move_back(s, session_position(s) - (rows - kept));
     s->current = kept > 0 ? kept - 1 : 0;
-    s->argmax = kept > 0 ? s->next[kept - 1] : -1;
+    s->pick = kept > 0 ? s->next[kept - 1] : nothing;
+}
+
+size_t session_tap_width(const struct session *s)
+{
+    return s->tap_width;
+}
+
+bool session_read_taps(const struct session *s, int64_t position, float *out)
+{
+    int64_t capacity;
+    if (!s->drafter || position < model_state_tapped_from(s->state) ||
+        position >= session_position(s))
+        return false;
+    compute_read_taps(dflash_state_taps(s->drafter, &capacity), position, out);
+    return true;
 }

@@ -25,6 +25,9 @@ size_t session_bytes(const struct session *s); /* of its keys and values */
 bool session_feed(struct session *s, const int64_t *tokens, size_t count, struct error *err);
 const float *session_logits(const struct session *s); /* [vocab] */
 
+/* The largest two of the current logits; token -1 where there are none. */
+struct head_pick session_pick(const struct session *s);
+
 /* Greedy: token = argmax of the current logits (lowest id on ties; NaN never wins; an all-NaN row
  * is LOGITS-NOT-FINITE; nothing fed since a rewind is NO-LOGITS). session_step feeds that token and
  * leaves the next logits. */
@@ -43,13 +46,22 @@ int session_block_limit(const struct session *s);
  * are usable: fewer when the drafter's logits are NaN. width within session_block_limit. */
 bool session_draft(struct session *s, int32_t bonus, int width, int32_t *drafts, int *count,
                    struct error *err);
-/* One forward over tokens[0..rows), logits of every row: next[r] is the argmax of row r, -1 when
- * all of it is NaN. The session has moved by rows; session_keep follows. After an error it has not
- * moved. */
-bool session_verify(struct session *s, const int32_t *tokens, int rows, int32_t *next,
+/* One forward over tokens[0..rows): next[r] are the largest two logits of row r, token[0] (the
+ * argmax) -1 when all of it is NaN. The session has moved by rows; session_keep follows. After an
+ * error it has not moved. */
+bool session_verify(struct session *s, const int32_t *tokens, int rows, struct head_pick *next,
                     struct error *err);
 /* Takes back all but the first `kept` rows (0 .. rows) of the last session_verify; the current
  * logits are those of the last kept row (none when kept is 0). */
 void session_keep(struct session *s, int kept);
+
+/* The hidden rows that the drafter takes of one position: taps * hidden values, 0 without a
+ * drafter. */
+size_t session_tap_width(const struct session *s);
+/* Copies those of an absolute position out, side by side in the order of the drafter's taps,
+ * float32 [session_tap_width]. False, and nothing written, where they are not held: at and past
+ * session_position, and further back than the drafter's window. Rows of a session_verify are held
+ * until session_keep takes them back. */
+bool session_read_taps(const struct session *s, int64_t position, float *out);
 
 #endif

@@ -58,7 +58,8 @@ static bool block_round(struct session *s, int32_t bonus, int width,
                         const struct serial_request *request, struct serial_result *result,
                         struct round *round, bool *cut, struct error *err)
 {
-    int32_t tokens[SPECULATE_MOST], next[SPECULATE_MOST];
+    int32_t tokens[SPECULATE_MOST];
+    struct head_pick next[SPECULATE_MOST];
     int drafts = 0;
     tokens[0] = bonus;
     if (!session_draft(s, bonus, width, tokens + 1, &drafts, err))
@@ -72,13 +73,13 @@ static bool block_round(struct session *s, int32_t bonus, int width,
     /* Row i is serial decoding's as long as the drafts before it were its tokens. A row of NaN ends
      * the round before it; as the first row of the next one it is the error that it is serially. */
     int accepted = 0;
-    while (accepted < rows - 1 && next[accepted] == tokens[accepted + 1])
+    while (accepted < rows - 1 && next[accepted].token[0] == tokens[accepted + 1])
         accepted++;
     *round = (struct round){.rows = rows, .going = true};
-    for (int i = 0; i <= accepted && next[i] >= 0 && round->going; i++) {
+    for (int i = 0; i <= accepted && next[i].token[0] >= 0 && round->going; i++) {
         round->emitted++;
-        round->last = next[i];
-        round->going = commit(request, result, next[i]);
+        round->last = next[i].token[0];
+        round->going = commit(request, result, round->last);
     }
     session_keep(s, round->emitted);
     *cut = round->emitted <= accepted;

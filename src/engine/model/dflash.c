@@ -307,7 +307,7 @@ static void append_context(struct dflash_state *s, int64_t begin, int64_t end)
 }
 
 bool dflash_draft(struct dflash_state *s, int64_t position, int64_t tapped_from, int32_t bonus,
-                  int rows, float *logits, struct error *err)
+                  int rows, float *logits, struct head_pick *picks, struct error *err)
 {
     struct dflash *d = s->drafter;
     if (!dflash_can_draft(s, position, tapped_from, rows))
@@ -330,7 +330,7 @@ bool dflash_draft(struct dflash_state *s, int64_t position, int64_t tapped_from,
         compute_attention(d->compute, &d->attention[i], s->kv[i], position, rows);
         compute_ffn(d->compute, &d->ffn[i], rows);
     }
-    compute_head(d->compute, &d->head, 1, rows - 1, logits);
+    compute_head(d->compute, &d->head, 1, rows - 1, logits, picks);
     if (position + rows > s->reach)
         s->reach = position + rows;
     return true;

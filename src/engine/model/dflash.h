@@ -52,8 +52,9 @@ void dflash_state_rewind(struct dflash_state *s, int64_t position);
  * further than the taps reach. */
 bool dflash_can_draft(const struct dflash_state *s, int64_t position, int64_t tapped_from,
                       int rows);
-/* Drafts: rows in 2 .. block; logits float32 [rows - 1, vocab], row i for position + 1 + i. */
+/* Drafts: rows in 2 .. block; logits float32 [rows - 1, vocab] and picks [rows - 1] (may be NULL),
+ * row i for position + 1 + i. */
 bool dflash_draft(struct dflash_state *s, int64_t position, int64_t tapped_from, int32_t bonus,
-                  int rows, float *logits, struct error *err);
+                  int rows, float *logits, struct head_pick *picks, struct error *err);
 
 #endif

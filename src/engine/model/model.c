@@ -272,7 +272,7 @@ static bool ring_still_holds(const struct model_state *s)
 }
 
 bool model_forward(struct model *m, struct model_state *s, const int32_t *ids, int rows,
-                   int logit_rows, float *logits, struct error *err)
+                   int logit_rows, float *logits, struct head_pick *picks, struct error *err)
 {
     const struct model_plan *plan = &m->plan;
     if (rows < 1 || rows > plan->info.max_rows || logit_rows < 0 || logit_rows > rows)
@@ -305,7 +305,7 @@ bool model_forward(struct model *m, struct model_state *s, const int32_t *ids, i
             tap_layer(m, s, layer++, rows);
     }
     if (logit_rows > 0)
-        compute_head(m->compute, &plan->head, rows - logit_rows, logit_rows, logits);
+        compute_head(m->compute, &plan->head, rows - logit_rows, logit_rows, logits, picks);
     s->position += rows;
     if (s->position > s->reach)
         s->reach = s->position;

@@ -42,7 +42,7 @@ static bool write_rows(struct model *m, struct model_state *state, const int64_t
             ids[r] = (int32_t)tokens[done + r];
         if (interrupt_requested())
             ok = error_set(err, "INTERRUPTED", "interrupted after %zu positions", done);
-        ok = ok && model_forward(m, state, ids, (int)rows, (int)rows, logits, err);
+        ok = ok && model_forward(m, state, ids, (int)rows, (int)rows, logits, NULL, err);
         if (ok) {
             to_little_endian(logits, rows * vocab);
             if (fwrite(logits, sizeof *logits * vocab, rows, file) != rows)

@@ -38,6 +38,8 @@ struct compute {
     int *expert_start;        /* [experts + 1] first entry of each expert */
     int *expert_filled;       /* [experts] */
 
+    struct head_pick *picks; /* [threads, max_rows]: of each thread's part of the head */
+
     const void **rows;       /* pointers to prepared rows */
     struct linear_job *jobs; /* [3 * (experts + 1)] */
 
@@ -67,6 +69,8 @@ struct linear_job {
     float *y;
     size_t y_stride;
     bool add;
+    struct head_pick
+        *picks; /* [threads, max_rows]: of the outputs that each thread runs; NULL: no */
 };
 
 /* Runs this thread's part of the outputs of all jobs: the cost is cut evenly, in pieces of eight

@@ -3,6 +3,7 @@
 #include "engine/compute/cpu/backend.h"
 #include "engine/compute/cpu/machine.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +92,8 @@ static void lay_out(struct compute *c, struct layout *l)
     /* inputs of the rows, of their routed entries (and room for one more each), of all entries */
     c->rows = take(l, rows * (2 * top_k + 3), 1, sizeof(void *));
     c->jobs = take(l, 3 * (experts + 1), 1, sizeof(struct linear_job));
+
+    c->picks = take(l, (size_t)pool_threads(c->pool), rows, sizeof *c->picks);
 
     /* attention: prepared queries and softplus gates of a group, the kernel's own; a norm's row */
     const size_t attention = (size_t)s->max_heads * (prepared_stride(c, s->head_dim) + f + ALIGN) +
@@ -258,6 +261,21 @@ static int output_at(const struct linear_job *j, double before, double point)
     return o < j->w->out ? o : j->w->out;
 }
 
+/* Outputs [first, end) of a job with its picks: taken from each piece while it is in the
+ * first-level cache. */
+static void run_and_pick(const struct compute *c, struct linear_call *call, int end,
+                         struct head_pick *picks)
+{
+    enum { PIECE = 128 };
+    for (; call->first < end; call->first += call->count) {
+        call->count = end - call->first < PIECE ? end - call->first : PIECE;
+        c->kernels->linear(c->activations, call);
+        for (int r = 0; r < call->rows; r++)
+            c->kernels->pick(call->y + (size_t)r * call->y_stride + call->first, call->first,
+                             call->count, &picks[r]);
+    }
+}
+
 void linear_jobs_run(const struct compute *c, const struct linear_job *jobs, int count, int thread,
                      int threads)
 {
@@ -271,15 +289,18 @@ void linear_jobs_run(const struct compute *c, const struct linear_job *jobs, int
         before += output_cost(j) * j->w->out;
         if (first >= end)
             continue;
-        const struct linear_call call = {.w = j->w,
-                                         .x = j->x,
-                                         .rows = j->rows,
-                                         .first = first,
-                                         .count = end - first,
-                                         .y = j->y,
-                                         .y_stride = j->y_stride,
-                                         .add = j->add};
-        c->kernels->linear(c->activations, &call);
+        struct linear_call call = {.w = j->w,
+                                   .x = j->x,
+                                   .rows = j->rows,
+                                   .first = first,
+                                   .count = end - first,
+                                   .y = j->y,
+                                   .y_stride = j->y_stride,
+                                   .add = j->add};
+        if (j->picks != NULL)
+            run_and_pick(c, &call, end, j->picks + (size_t)thread * (size_t)c->shape.max_rows);
+        else
+            c->kernels->linear(c->activations, &call);
     }
 }
 
@@ -329,13 +350,29 @@ struct head_region {
 static void head_work(void *context, int thread, int threads)
 {
     const struct head_region *h = context;
+    for (int r = 0; h->job.picks != NULL && r < h->job.rows; r++)
+        h->job.picks[(size_t)thread * (size_t)h->c->shape.max_rows + r] =
+            (struct head_pick){{-1, -1}, {-INFINITY, -INFINITY}};
     rows_normalize(h->c, h->b->norm, h->b->eps, h->first_row, h->job.rows, thread, threads);
     pool_barrier(h->c->pool);
     linear_jobs_run(h->c, &h->job, 1, thread, threads);
 }
 
+/* Threads have ascending parts of the outputs; one that had none left its picks empty. */
+static void merge_picks(const struct compute *c, int threads, int rows, struct head_pick *picks)
+{
+    for (int r = 0; r < rows; r++) {
+        picks[r] = c->picks[r];
+        for (int t = 1; t < threads; t++) {
+            const struct head_pick *more = &c->picks[(size_t)t * (size_t)c->shape.max_rows + r];
+            for (int i = 0; i < 2 && more->token[i] >= 0; i++)
+                kernel_pick_one(&picks[r], more->token[i], more->logit[i]);
+        }
+    }
+}
+
 void compute_head(struct compute *c, const struct head_block *b, int first_row, int rows,
-                  float *logits)
+                  float *logits, struct head_pick *picks)
 {
     if (rows <= 0)
         return;
@@ -346,8 +383,12 @@ void compute_head(struct compute *c, const struct head_block *b, int first_row, 
                                 .x = c->rows,
                                 .rows = rows,
                                 .y = logits,
-                                .y_stride = (size_t)b->output.out};
-    pool_run(c->pool, region_threads(c, linear_jobs_cost(&h.job, 1)), head_work, &h);
+                                .y_stride = (size_t)b->output.out,
+                                .picks = picks == NULL ? NULL : c->picks};
+    const int threads = region_threads(c, linear_jobs_cost(&h.job, 1));
+    pool_run(c->pool, threads, head_work, &h);
+    if (picks != NULL)
+        merge_picks(c, threads, rows, picks);
     machine_float_leave(mode);
 }
 

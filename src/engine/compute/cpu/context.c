@@ -55,6 +55,11 @@ void compute_tap(struct compute *c, struct tap_rows *t, int tap, int64_t pos0, i
                t->hidden * sizeof *c->x);
 }
 
+void compute_read_taps(const struct tap_rows *t, int64_t position, float *out)
+{
+    memcpy(out, tap_row(t, position), t->width * sizeof *out);
+}
+
 struct context_region {
     struct compute *c;
     const struct context_block *b;

@@ -76,7 +76,23 @@ struct cpu_kernels {
     /* sum = round(sum + round(y * w)) */
     void (*accumulate)(enum activations a, const float *y, float w, int n, float *sum);
     void (*add)(enum activations a, const float *y, int n, float *x); /* x = round(x + y) */
+    /* Takes the logits of n ids from `first` on into what was picked among lower ids. */
+    void (*pick)(const float *logits, int first, int n, struct head_pick *pick);
 };
+
+/* The rule of struct head_pick, for one more logit: its id is above those seen. */
+static inline void kernel_pick_one(struct head_pick *p, int32_t token, float logit)
+{
+    if (p->token[0] < 0 ? logit == logit : logit > p->logit[0]) {
+        p->token[1] = p->token[0];
+        p->logit[1] = p->logit[0];
+        p->token[0] = token;
+        p->logit[0] = logit;
+    } else if (p->token[1] < 0 ? logit == logit : logit > p->logit[1]) {
+        p->token[1] = token;
+        p->logit[1] = logit;
+    }
+}
 
 /* Bytes of one key or value row of a ring. */
 size_t kernel_key_bytes(enum activations a, int head_dim);

@@ -138,6 +138,12 @@ INLINE v16 v16_select_nan(v16 p, v16 x, v16 y)
                 _mm256_blendv_ps(y.b, x.b, _mm256_cmp_ps(p.b, p.b, _CMP_UNORD_Q)));
 }
 
+INLINE bool v16_any_lt(v16 x, v16 y)
+{
+    return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ),
+                                           _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ))) != 0;
+}
+
 /* The tree of halves. */
 INLINE float v16_sum(v16 v)
 {

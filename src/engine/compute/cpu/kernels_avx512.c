@@ -101,6 +101,11 @@ INLINE v16 v16_select_nan(v16 a, v16 x, v16 y)
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), y, x);
 }
 
+INLINE bool v16_any_lt(v16 a, v16 b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ) != 0;
+}
+
 /* The tree of halves. */
 INLINE float v16_sum(v16 v)
 {

@@ -139,6 +139,13 @@ INLINE v16 v16_select_nan(v16 p, v16 x, v16 y)
     EACH(vbslq_f32(vceqq_f32(p.q[i], p.q[i]), y.q[i], x.q[i]));
 }
 
+INLINE bool v16_any_lt(v16 x, v16 y)
+{
+    const uint32x4_t a = vorrq_u32(vcltq_f32(x.q[0], y.q[0]), vcltq_f32(x.q[1], y.q[1]));
+    const uint32x4_t b = vorrq_u32(vcltq_f32(x.q[2], y.q[2]), vcltq_f32(x.q[3], y.q[3]));
+    return vmaxvq_u32(vorrq_u32(a, b)) != 0;
+}
+
 /* The tree of halves, down to four. */
 INLINE float32x4_t sum_to_four(v16 v)
 {

@@ -251,6 +251,12 @@ static void add(enum activations a, const float *y, int n, float *x)
         x[i] = rounded(a, x[i] + y[i]);
 }
 
+static void pick(const float *logits, int first, int n, struct head_pick *p)
+{
+    for (int i = 0; i < n; i++)
+        kernel_pick_one(p, first + i, logits[i]);
+}
+
 const struct cpu_kernels cpu_kernels_portable = {
     .name = "portable",
     .prepared_bytes = {sizeof(float), sizeof(float)},
@@ -265,4 +271,5 @@ const struct cpu_kernels cpu_kernels_portable = {
     .scale = scale,
     .accumulate = accumulate,
     .add = add,
+    .pick = pick,
 };

@@ -4,7 +4,8 @@
  *
  * Before it: v16_zero, set, load, store, load_bf16, round (to bf16 values), add, sub, mul, div,
  * fma, max, abs, neg, roundeven, scale2 (times 2^n), select_lt (a < b ? x : y), select_nan (a is
- * NaN ? x : y), sum; HEADS_IN_FLIGHT, VALUES_IN_FLIGHT; prepare, dot_bf16, dot_nvfp4, dot_keys. */
+ * NaN ? x : y), any_lt, sum; HEADS_IN_FLIGHT, VALUES_IN_FLIGHT; prepare, dot_bf16, dot_nvfp4,
+ * dot_keys. */
 
 INLINE v16 rounded(enum activations a, v16 v)
 {
@@ -379,7 +380,21 @@ static void add(enum activations a, const float *y, int n, float *x)
     }
 }
 
+/* Few logits are above the second largest of those before: most of a row is compared and left. */
+static void pick(const float *logits, int first, int n, struct head_pick *p)
+{
+    int i = 0;
+    for (; i < n && p->token[1] < 0; i++)
+        kernel_pick_one(p, first + i, logits[i]);
+    for (; i + KERNEL_LANES <= n; i += KERNEL_LANES)
+        if (v16_any_lt(v16_set(p->logit[1]), v16_load(logits + i)))
+            for (int l = 0; l < KERNEL_LANES; l++)
+                kernel_pick_one(p, first + i + l, logits[i + l]);
+    for (; i < n; i++)
+        kernel_pick_one(p, first + i, logits[i]);
+}
+
 #define KERNEL_FUNCTIONS                                                                           \
     .prepare = prepare, .linear = linear, .attention = attention, .rms_norm = rms_norm,            \
     .rope = rope, .silu_up = silu_up, .sigmoid = sigmoid, .softplus = softplus, .scale = scale,    \
-    .accumulate = accumulate, .add = add
+    .accumulate = accumulate, .add = add, .pick = pick
