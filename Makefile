@@ -40,6 +40,13 @@ CFLAGS += -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit
 LDFLAGS += -fsanitize=address,undefined
 endif
 
+# Another order of sums in the portable kernels, to measure drift with: docs/calibration.md.
+ifeq ($(SUM_ORDER),sequential)
+CFLAGS += -DSUM_ORDER_SEQUENTIAL
+else ifneq ($(SUM_ORDER),)
+$(error SUM_ORDER is sequential or not given)
+endif
+
 find_c = $(sort $(shell find $(1) -name '*.c' 2>/dev/null))
 
 # Instruction sets: a file whose name ends so is compiled for it, and only where it can be.

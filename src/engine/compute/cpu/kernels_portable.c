@@ -17,6 +17,14 @@ static float load_bf16(const void *p, int i)
     return bf16_to_f32(b);
 }
 
+/* make SUM_ORDER=sequential: dot products as one plain chain, for measuring what another order of
+ * sums does to the logits (docs/calibration.md). Never in a build that is used. */
+#ifdef SUM_ORDER_SEQUENTIAL
+#define DOT_LANE(l) 0
+#else
+#define DOT_LANE(l) (l)
+#endif
+
 /* The tree of halves over 16 lanes. */
 static float lanes_sum(const float lane[KERNEL_LANES])
 {
@@ -33,7 +41,8 @@ static void dot_block(const float w[KERNEL_BLOCK], const float x[KERNEL_BLOCK],
                       float acc[KERNEL_LANES])
 {
     for (int l = 0; l < KERNEL_LANES; l++)
-        acc[l] = fmaf(w[2 * l], x[2 * l], fmaf(w[2 * l + 1], x[2 * l + 1], acc[l]));
+        acc[DOT_LANE(l)] =
+            fmaf(w[2 * l], x[2 * l], fmaf(w[2 * l + 1], x[2 * l + 1], acc[DOT_LANE(l)]));
 }
 
 /* As dot_block for codes of two groups of 16: lanes 0-7 have scale[0], lanes 8-15 scale[1]. */
@@ -43,7 +52,7 @@ static void dot_block_scaled(const float c[KERNEL_BLOCK], const float scale[2],
     for (int l = 0; l < KERNEL_LANES; l++) {
         const float odd = c[2 * l + 1] * x[2 * l + 1];
         const float t = fmaf(c[2 * l], x[2 * l], odd);
-        acc[l] = fmaf(t, scale[l / 8], acc[l]);
+        acc[DOT_LANE(l)] = fmaf(t, scale[l / 8], acc[DOT_LANE(l)]);
     }
 }
 
