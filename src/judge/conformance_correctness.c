@@ -1,6 +1,7 @@
 /* `benchd correctness`: conformance.md sections 1 to 3. */
 #include "judge/conformance.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/number.h"
 #include "base/options.h"
@@ -24,7 +25,7 @@ enum { EXIT_PASSED = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 
 static const char command_name[] = "benchd correctness";
 
 static struct {
-    const char *engine, *weights, *golden, *golden_sha256, *contract, *manifest;
+    const char *engine, *weights, *golden, *golden_sha256, *contract, *manifest, *report;
     struct option_list resources, trees;
     int64_t golden_bytes;
     bool has_bytes, trusted, no_sandbox, quiet;
@@ -55,6 +56,10 @@ static const struct option_spec specs[] = {
      NULL, 0, 0},
     {"--no-sandbox", OPTION_SWITCH, false, NULL, "Run the engine without the sandbox.",
      &f.no_sandbox, NULL, 0, 0},
+    {"--report", OPTION_TEXT, false, "FILE",
+     "Also write a JSON file that names every case with a differing token, those within a base "
+     "case's leniency too, with the step and both tokens of its first one.",
+     &f.report, NULL, 0, 0},
     {"--quiet", OPTION_SWITCH, false, NULL, "No progress and no engine log.", &f.quiet, NULL, 0, 0},
 };
 static const struct command command = {
@@ -91,6 +96,8 @@ static bool check_flags(struct error *err)
                       "--golden-sha256 and --golden-bytes are given together or not at all");
     if (f.trusted && f.manifest == NULL)
         return misuse(err, "--trusted", "--trusted needs --manifest");
+    if (f.report != NULL && !file_check_target(f.report, err))
+        return false;
     return conformance_check_resources(&f.resources, err);
 }
 
@@ -118,6 +125,33 @@ static int report(const struct gates_result *r, const char *error)
     fprintf(stderr, "%s: passed=%s case_count=%" PRId64 "%s%s\n", command_name,
             r->passed ? "true" : "false", r->case_count, error[0] != '\0' ? " error=" : "", error);
     return r->passed ? EXIT_PASSED : EXIT_FAILED;
+}
+
+/* ---- The report: what diverged, for those whose own golden it is ---- */
+
+static void note_divergence(void *context, const char *name, const struct gate_outcome *o)
+{
+    struct buffer *out = context;
+    buffer_text(out, out->length > 0 ? ",{\"case\":" : "{\"case\":");
+    json_write_string(name, strlen(name), out);
+    buffer_printf(out,
+                  ",\"step\":%" PRId64 ",\"expected_token\":%" PRId64 ",\"actual_token\":%" PRId64
+                  ",\"mismatches\":%" PRId64 "}",
+                  o->step, o->expected, o->actual, o->mismatches);
+}
+
+static bool write_report(const struct gates_result *r, const struct buffer *diverged,
+                         struct error *err)
+{
+    struct buffer out = {0};
+    buffer_printf(&out,
+                  "{\"passed\":%s,\"case_count\":%" PRId64 ",\"run_count\":%" PRId64 ",\"error\":",
+                  r->passed ? "true" : "false", r->case_count, r->run_count);
+    json_write_string(r->error, strlen(r->error), &out);
+    buffer_printf(&out, ",\"diverged\":[%s]}\n", diverged->length > 0 ? diverged->data : "");
+    const bool ok = file_write_atomic(f.report, out.data, out.length, err);
+    buffer_free(&out);
+    return ok;
 }
 
 static bool manifest_holds(const struct runner_description *m, const struct client *c)
@@ -227,6 +261,7 @@ static int run(struct inputs *in, struct client_options *o)
     struct gates_result r = {.error = ""};
     struct client *c = NULL;
     const char *names[MANIFEST_CAPABILITIES];
+    struct buffer diverged = {0};
     o->speculative_v1_1 =
         f.manifest != NULL && manifest_check_capabilities(&in->manifest, f.trusted, names) > 0;
     int status;
@@ -238,7 +273,9 @@ static int run(struct inputs *in, struct client_options *o)
                                     .has_mismatch_gap = in->contract->has_mismatch_logit_gap,
                                     .mismatch_gap = in->contract->mismatch_logit_gap,
                                     .semantic = &in->semantic,
-                                    .semantic_min_pass = in->contract->semantic_min_pass};
+                                    .semantic_min_pass = in->contract->semantic_min_pass,
+                                    .diverged = f.report != NULL ? note_divergence : NULL,
+                                    .diverged_context = &diverged};
     run_stamps_take(f.weights, f.engine, &before);
     if (!client_start(o, &c, &err)) {
         status = failed_run(c, in->golden, &r, &err);
@@ -247,12 +284,15 @@ static int run(struct inputs *in, struct client_options *o)
     } else if (!gates_run(c, &plan, &r, &err) ||
                !run_stamps_check(&before, f.weights, f.engine, &err)) {
         status = failed_run(c, in->golden, &r, &err);
+    } else if (f.report != NULL && !write_report(&r, &diverged, &err)) {
+        status = complain(&err, EXIT_FAILED);
     } else {
         const char *error = r.passed                                ? ""
                             : r.error != NULL && r.error[0] != '\0' ? r.error
                                                                     : "correctness gate failed";
         status = report(&r, error);
     }
+    buffer_free(&diverged);
     client_free(c);
     return status;
 }

@@ -62,6 +62,10 @@ struct gates_plan {
     double mismatch_gap;
     const struct semantic_judge *semantic; /* NULL: none */
     int64_t semantic_min_pass;             /* right answers needed; 0: every one */
+    /* Told of every case with a mismatch, one inside the leniency of a base case too; NULL: nobody.
+     * For a golden that is the asker's own: it hears the tokens. */
+    void (*diverged)(void *context, const char *name, const struct gate_outcome *o);
+    void *diverged_context;
 };
 
 /* What the cases that are judged by their meaning came to. Aggregates only: which answer was wrong

@@ -60,6 +60,8 @@ static bool close_case(struct walk *w, const char *name, const char *error,
         r->checked_steps += o->checked_steps;
     if (!o->passed)
         note_failure(r, name, error, o);
+    if (o->mismatches > 0 && w->plan->diverged != NULL)
+        w->plan->diverged(w->plan->diverged_context, name, o);
     return true;
 }
 

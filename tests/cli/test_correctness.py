@@ -268,3 +268,27 @@ def test_what_was_judged_is_what_was_named(kit, tmp_path, trick, name):
     found = document(correctness(kit, engine=folder / "hostile_engine.py", script={"evil": trick}),
                      False)
     assert name in found["error"]
+
+
+@pytest.mark.parametrize("wrong, passed", [(0, True), (2, True), (7, False)])
+def test_the_report_names_what_diverged(kit, wrong, passed):
+    """Also what a base case's leniency lets pass: a drift is a drift."""
+    report = kit.folder / "report.json"
+    script = {"at": {"kind": "correctness_step", "number": 11}, "do": "wrong_tokens_from_here",
+              "with": wrong} if wrong else None
+    document(correctness(kit, "--report", report, script=script), passed)
+    found = json.loads(report.read_text())
+    assert (found["passed"], found["case_count"], found["run_count"]) == (passed, 6, 6)
+    assert (found["error"] == "") is passed
+    if wrong == 0:
+        assert found["diverged"] == []
+    else:
+        expected = json.loads(kit.golden.read_text())["cases"][0]["expected_tokens"][11]
+        (only,) = found["diverged"]
+        assert (only["case"], only["step"], only["mismatches"]) == ("one", 11, wrong)
+        assert only["expected_token"] == expected != only["actual_token"]
+
+
+def test_a_report_that_cannot_be_written_is_found_before_the_run(kit):
+    refused(correctness(kit, "--report", kit.folder / "absent" / "report.json"), 2, "IO")
+    assert not (kit.folder / "log.json").exists()
