@@ -3,168 +3,15 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "judge/contract_keys.h"
+#include "judge/contract_read.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    CONTRACT_BYTES_MAX = 4 << 20,
-    CONTRACT_PATH_MAX = 4096,
-    /* Counts are used in sums and products of int64: 31 bits leave room for all of them. */
-    CONTRACT_COUNT_MAX = 0x7fffffff,
-    TOLERANCE_PER_THOUSAND_MAX = 1000
-};
+enum { CONTRACT_BYTES_MAX = 4 << 20, CONTRACT_PATH_MAX = 4096, TOLERANCE_PER_THOUSAND_MAX = 1000 };
 
-/* One reading of one file: everything that a refusal needs to name its place. */
-struct reader {
-    struct contract *c;
-    struct json_view view;
-    struct error *err;
-};
-
-/* Before the id was read, what stands in its place. */
-static const char *reader_track(const struct reader *r)
-{
-    const char *id = r->c->track_id;
-    if (!id)
-        id = json_string_value(json_object_get(r->c->json, "track_id"));
-    return id ? id : "?";
-}
-
-static bool refuse(const struct reader *r, const char *field, const char *value, const char *what)
-{
-    error_set(r->err, "CONTRACT-INVALID", "the --contract track fixture for \"%s\" declares %s: %s",
-              reader_track(r), field, what);
-    return error_at(r->err, r->c->path, field, value);
-}
-
-/* The short form of a value for a message. */
-static const char *shown(const json_t *value, char *out, size_t size)
-{
-    struct buffer text = {0};
-    json_write_canonical(value, 0, &text);
-    text_copy(out, size, text.data ? text.data : "");
-    buffer_free(&text);
-    return out;
-}
-
-static bool refuse_value(const struct reader *r, const char *field, const char *what)
-{
-    char text[128];
-    const json_t *value = json_object_get(r->view.object, field);
-    return refuse(r, field, value ? shown(value, text, sizeof text) : NULL, what);
-}
-
-/* field is the key's whole path; a near known key is named. */
-static bool refuse_key(const struct reader *r, enum contract_place place, const char *key,
-                       const char *field, const char *value)
-{
-    const char *nearest = contract_key_nearest(place, key);
-    error_set(r->err, "CONTRACT-UNKNOWN-KEY",
-              "the --contract track fixture for \"%s\" declares %s, which no reader knows%s%s%s",
-              reader_track(r), field, nearest ? "; did you mean " : "", nearest ? nearest : "",
-              nearest ? "?" : "");
-    return error_at(r->err, r->c->path, field, value);
-}
-
-static bool declared(const struct reader *r, const char *key)
-{
-    return json_has(&r->view, key);
-}
-
-/* Getters for fields that are declared: a field that is there must have its type. */
-static bool get_text(const struct reader *r, const char *key, const char **out)
-{
-    const json_t *value = json_object_get(r->view.object, key);
-    if (!json_is_string(value) || json_string_length(value) != strlen(json_string_value(value)))
-        return refuse_value(r, key, "must be a string");
-    *out = json_string_value(value);
-    return true;
-}
-
-static bool text_is_padded_or_blank(const char *text)
-{
-    static const char spaces[] = " \t\r\n\v\f";
-    size_t length = strlen(text);
-    return length == 0 || strchr(spaces, text[0]) || strchr(spaces, text[length - 1]);
-}
-
-static bool get_name(const struct reader *r, const char *key, const char **out)
-{
-    if (!get_text(r, key, out))
-        return false;
-    if (text_is_padded_or_blank(*out))
-        return refuse_value(r, key, "must be a string that is not blank and not padded");
-    return true;
-}
-
-static bool get_flag(const struct reader *r, const char *key, bool *out)
-{
-    const json_t *value = json_object_get(r->view.object, key);
-    if (!json_is_boolean(value))
-        return refuse_value(r, key, "must be true or false");
-    *out = json_is_true(value);
-    return true;
-}
-
-static bool get_count(const struct reader *r, const char *key, int64_t min, int64_t max,
-                      int64_t *out)
-{
-    const json_t *value = json_object_get(r->view.object, key);
-    if (!json_is_integer(value) || json_integer_value(value) < min ||
-        json_integer_value(value) > max) {
-        char what[96];
-        struct buffer text = {0};
-        buffer_printf(&text, "must be an integer from %lld to %lld", (long long)min,
-                      (long long)max);
-        text_copy(what, sizeof what, text.data);
-        buffer_free(&text);
-        return refuse_value(r, key, what);
-    }
-    *out = json_integer_value(value);
-    return true;
-}
-
-enum real_rule { REAL_POSITIVE, REAL_NOT_NEGATIVE };
-
-static bool get_real(const struct reader *r, const char *key, enum real_rule rule, double *out)
-{
-    const json_t *value = json_object_get(r->view.object, key);
-    double x = json_is_number(value) ? json_number_value(value) : NAN;
-    if (!isfinite(x) || x < 0 || (rule == REAL_POSITIVE && x == 0))
-        return refuse_value(r, key,
-                            rule == REAL_POSITIVE ? "must be a finite number above 0"
-                                                  : "must be a finite number, 0 or more");
-    *out = x;
-    return true;
-}
-
-/* All or nothing: sets *has, and refuses a half-declared group by the first missing field. */
-static bool group_declared(const struct reader *r, const char *const *keys, size_t count, bool *has)
-{
-    size_t there = 0;
-    const char *missing = NULL, *present = NULL;
-    for (size_t i = 0; i < count; i++) {
-        if (declared(r, keys[i])) {
-            there++;
-            present = present ? present : keys[i];
-        } else if (!missing) {
-            missing = keys[i];
-        }
-    }
-    *has = there == count;
-    if (there == 0 || there == count)
-        return true;
-    error_set(r->err, "CONTRACT-INVALID",
-              "the --contract track fixture for \"%s\" declares %s without %s: the group is "
-              "declared whole or not at all",
-              reader_track(r), present, missing);
-    return error_at(r->err, r->c->path, missing, "missing");
-}
-
-#define GROUP(r, keys, has) group_declared(r, keys, sizeof(keys) / sizeof((keys)[0]), has)
+#define GROUP(r, keys, has) contract_has_group(r, keys, sizeof(keys) / sizeof((keys)[0]), has)
 
 /* The id names folders, environment values and score files: letters, digits, '.', '_', '-', and a
  * version at the end. The platform token of the naming rule is not asked for, since tracks that
@@ -196,11 +43,11 @@ static const char *track_platform(const char *id)
     return NULL;
 }
 
-static bool read_modes(const struct reader *r)
+static bool read_modes(const struct contract_reader *r)
 {
     struct contract *c = r->c;
     static const char key[] = "allowed_modes";
-    if (!declared(r, key)) {
+    if (!contract_has(r, key)) {
         c->allowed_modes[0] = "serial";
         c->allowed_modes[1] = "mtp";
         c->allowed_mode_count = 2;
@@ -209,65 +56,66 @@ static bool read_modes(const struct reader *r)
     const json_t *list = json_object_get(r->view.object, key);
     bool serial = false;
     if (!json_is_array(list) || json_array_size(list) == 0)
-        return refuse_value(r, key, "must be an array that is not empty");
+        return contract_refuse_value(r, key, "must be an array that is not empty");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *mode = json_string_value(json_array_get(list, i));
         if (!mode)
-            return refuse_value(r, key, "must hold strings");
+            return contract_refuse_value(r, key, "must hold strings");
         if (strcmp(mode, "dspark") == 0)
-            return refuse(r, key, mode, "the mode is reserved");
+            return contract_refuse(r, key, mode, "the mode is reserved");
         if (strcmp(mode, "serial") != 0 && strcmp(mode, "mtp") != 0 && strcmp(mode, "dflash") != 0)
-            return refuse(r, key, mode, "the mode is not one of serial, mtp, dflash");
+            return contract_refuse(r, key, mode, "the mode is not one of serial, mtp, dflash");
         for (size_t j = 0; j < c->allowed_mode_count; j++)
             if (strcmp(c->allowed_modes[j], mode) == 0)
-                return refuse(r, key, mode, "the mode is repeated");
+                return contract_refuse(r, key, mode, "the mode is repeated");
         /* No repeats among three names: the array of eight cannot overflow. */
         c->allowed_modes[c->allowed_mode_count++] = mode;
         serial = serial || strcmp(mode, "serial") == 0;
     }
-    return serial || refuse_value(r, key, "must contain serial");
+    return serial || contract_refuse_value(r, key, "must contain serial");
 }
 
-static bool read_pool_entry(const struct reader *root, const json_t *entry, size_t index,
+static bool read_pool_entry(const struct contract_reader *root, const json_t *entry, size_t index,
                             struct contract_pool_entry *out)
 {
     struct contract *c = root->c;
     const char *where = arena_printf(&c->arena, "timed_prompt_pool[%zu]", index);
     if (!json_is_object(entry))
-        return refuse(root, where, NULL, "must be an object");
-    const struct reader r = {c, {entry, c->path, where}, root->err};
+        return contract_refuse(root, where, NULL, "must be an object");
+    const struct contract_reader r = {c, {entry, c->path, where}, root->err};
     const char *key, *text = NULL;
     json_t *value;
     json_object_foreach((json_t *)entry, key, value)
     {
         const char *field = arena_printf(&c->arena, "%s.%s", where, key);
         char shape[128];
-        shown(value, shape, sizeof shape);
+        contract_value_text(value, shape, sizeof shape);
         if (text_ends(key, "_note"))
             continue;
         if (!contract_key_is_known(CONTRACT_POOL_ENTRY, key))
-            return refuse_key(&r, CONTRACT_POOL_ENTRY, key, field, NULL);
+            return contract_refuse_key(&r, CONTRACT_POOL_ENTRY, key, field, NULL);
         if (strcmp(key, "sha256") == 0) {
             text = json_string_value(value);
             if (!text || !text_is_lower_hex(text, SHA256_HEX - 1))
-                return refuse(root, field, shape, "must be 64 lower-case hexadecimal digits");
+                return contract_refuse(root, field, shape,
+                                       "must be 64 lower-case hexadecimal digits");
         } else if (strcmp(key, "bytes") == 0) {
             if (!json_is_integer(value) || json_integer_value(value) < 1)
-                return refuse(root, field, shape, "must be an integer above 0");
+                return contract_refuse(root, field, shape, "must be an integer above 0");
             out->bytes = (uint64_t)json_integer_value(value);
         } else if (strcmp(key, "noop_decode_speedup") == 0) {
             double x = json_is_number(value) ? json_number_value(value) : NAN;
             if (!isfinite(x) || x <= 0)
-                return refuse(root, field, shape, "must be a finite number above 0");
+                return contract_refuse(root, field, shape, "must be a finite number above 0");
             out->noop_decode_speedup = x;
-        } else if (!json_is_string(value) || text_is_padded_or_blank(json_string_value(value)) ||
+        } else if (!json_is_string(value) || contract_text_is_blank(json_string_value(value)) ||
                    json_string_length(value) >= CONTRACT_PATH_MAX) {
-            return refuse(root, field, shape, "must be a path");
+            return contract_refuse(root, field, shape, "must be a path");
         }
     }
     if (!text)
-        return refuse(root, arena_printf(&c->arena, "%s.sha256", where), "missing",
-                      "every entry is pinned by its digest");
+        return contract_refuse(root, arena_printf(&c->arena, "%s.sha256", where), "missing",
+                               "every entry is pinned by its digest");
     text_copy(out->sha256, sizeof out->sha256, text);
     /* A local path is ours and wins; r2_path is where the organiser's store keeps the file. */
     out->path = json_string_value(json_object_get(entry, "path"));
@@ -276,14 +124,14 @@ static bool read_pool_entry(const struct reader *root, const json_t *entry, size
     return true;
 }
 
-static bool read_pool(const struct reader *r)
+static bool read_pool(const struct contract_reader *r)
 {
     struct contract *c = r->c;
-    if (!declared(r, "timed_prompt_pool"))
+    if (!contract_has(r, "timed_prompt_pool"))
         return true;
     const json_t *list = json_object_get(r->view.object, "timed_prompt_pool");
     if (!json_is_array(list))
-        return refuse_value(r, "timed_prompt_pool", "must be an array");
+        return contract_refuse_value(r, "timed_prompt_pool", "must be an array");
     c->pool_count = json_array_size(list);
     c->pool = arena_array(&c->arena, c->pool_count ? c->pool_count : 1, sizeof *c->pool);
     for (size_t i = 0; i < c->pool_count; i++)
@@ -292,17 +140,17 @@ static bool read_pool(const struct reader *r)
     return true;
 }
 
-static bool read_identity(const struct reader *r, const char *track_env)
+static bool read_identity(const struct contract_reader *r, const char *track_env)
 {
     struct contract *c = r->c;
     const char *id = NULL;
-    if (!declared(r, "track_id"))
-        return refuse(r, "track_id", "missing", "every track has an id");
-    if (!get_name(r, "track_id", &id))
+    if (!contract_has(r, "track_id"))
+        return contract_refuse(r, "track_id", "missing", "every track has an id");
+    if (!contract_get_name(r, "track_id", &id))
         return false;
     if (!track_id_has_shape(id))
-        return refuse_value(r, "track_id",
-                            "must be letters, digits, '.', '_' and '-', and end in -v<number>");
+        return contract_refuse_value(
+            r, "track_id", "must be letters, digits, '.', '_' and '-', and end in -v<number>");
     c->track_id = id;
     c->platform = track_platform(id);
     if (track_env && strcmp(track_env, id) != 0) {
@@ -312,105 +160,113 @@ static bool read_identity(const struct reader *r, const char *track_env)
                   id, track_env);
         return error_at(r->err, c->path, "track_id", id);
     }
-    if (declared(r, "track_name") && !get_text(r, "track_name", &c->track_name))
+    if (contract_has(r, "track_name") && !contract_get_text(r, "track_name", &c->track_name))
         return false;
-    c->has_official_scoring_enabled = declared(r, "official_scoring_enabled");
+    c->has_official_scoring_enabled = contract_has(r, "official_scoring_enabled");
     if (c->has_official_scoring_enabled &&
-        !get_flag(r, "official_scoring_enabled", &c->official_scoring_enabled))
+        !contract_get_flag(r, "official_scoring_enabled", &c->official_scoring_enabled))
         return false;
     return read_modes(r) && read_pool(r);
 }
 
-static bool read_paired_run(const struct reader *r)
+static bool read_paired_run(const struct contract_reader *r)
 {
     struct contract *c = r->c;
     int64_t pairs = 0;
-    c->has_official_pairs = declared(r, "official_pairs");
-    if (c->has_official_pairs && !get_count(r, "official_pairs", 1, CONTRACT_COUNT_MAX, &pairs))
+    c->has_official_pairs = contract_has(r, "official_pairs");
+    if (c->has_official_pairs &&
+        !contract_get_count(r, "official_pairs", 1, CONTRACT_COUNT_MAX, &pairs))
         return false;
     c->official_pairs = (uint32_t)pairs;
-    if (declared(r, "official_pair_combine")) {
+    if (contract_has(r, "official_pair_combine")) {
         const char *how = NULL;
-        if (!get_text(r, "official_pair_combine", &how))
+        if (!contract_get_text(r, "official_pair_combine", &how))
             return false;
         c->combine_mean = strcmp(how, "mean") == 0;
         if (!c->combine_mean && strcmp(how, "lower_median") != 0)
-            return refuse_value(r, "official_pair_combine", "must be lower_median or mean");
+            return contract_refuse_value(r, "official_pair_combine",
+                                         "must be lower_median or mean");
     }
-    c->has_scores_against_live_control_leg = declared(r, "scores_against_live_control_leg");
+    c->has_scores_against_live_control_leg = contract_has(r, "scores_against_live_control_leg");
     if (c->has_scores_against_live_control_leg &&
-        !get_flag(r, "scores_against_live_control_leg", &c->scores_against_live_control_leg))
+        !contract_get_flag(r, "scores_against_live_control_leg",
+                           &c->scores_against_live_control_leg))
         return false;
-    c->has_paired_flow_retired = declared(r, "paired_flow_retired");
-    if (c->has_paired_flow_retired && !get_flag(r, "paired_flow_retired", &c->paired_flow_retired))
+    c->has_paired_flow_retired = contract_has(r, "paired_flow_retired");
+    if (c->has_paired_flow_retired &&
+        !contract_get_flag(r, "paired_flow_retired", &c->paired_flow_retired))
         return false;
-    c->has_token_tolerance = declared(r, "timed_token_tolerance_per_thousand");
+    c->has_token_tolerance = contract_has(r, "timed_token_tolerance_per_thousand");
     if (c->has_token_tolerance &&
-        !get_count(r, "timed_token_tolerance_per_thousand", 0, TOLERANCE_PER_THOUSAND_MAX,
-                   &c->token_tolerance_per_thousand))
+        !contract_get_count(r, "timed_token_tolerance_per_thousand", 0, TOLERANCE_PER_THOUSAND_MAX,
+                            &c->token_tolerance_per_thousand))
         return false;
-    c->has_near_tie_gap = declared(r, "timed_token_near_tie_relative_gap");
+    c->has_near_tie_gap = contract_has(r, "timed_token_near_tie_relative_gap");
     if (!c->has_near_tie_gap)
         return true;
-    if (!get_real(r, "timed_token_near_tie_relative_gap", REAL_NOT_NEGATIVE,
-                  &c->near_tie_relative_gap))
+    if (!contract_get_real(r, "timed_token_near_tie_relative_gap", CONTRACT_REAL_NOT_NEGATIVE,
+                           &c->near_tie_relative_gap))
         return false;
     if (c->near_tie_relative_gap >= 1)
-        return refuse_value(r, "timed_token_near_tie_relative_gap", "must be below 1");
+        return contract_refuse_value(r, "timed_token_near_tie_relative_gap", "must be below 1");
     if (!c->has_token_tolerance)
-        return refuse_value(r, "timed_token_near_tie_relative_gap",
-                            "needs timed_token_tolerance_per_thousand");
+        return contract_refuse_value(r, "timed_token_near_tie_relative_gap",
+                                     "needs timed_token_tolerance_per_thousand");
     return true;
 }
 
-static bool read_mismatch_gap(const struct reader *r)
+static bool read_mismatch_gap(const struct contract_reader *r)
 {
     struct contract *c = r->c;
-    c->has_mismatch_logit_gap = declared(r, "mismatch_logit_gap");
+    c->has_mismatch_logit_gap = contract_has(r, "mismatch_logit_gap");
     return !c->has_mismatch_logit_gap ||
-           get_real(r, "mismatch_logit_gap", REAL_NOT_NEGATIVE, &c->mismatch_logit_gap);
+           contract_get_real(r, "mismatch_logit_gap", CONTRACT_REAL_NOT_NEGATIVE,
+                             &c->mismatch_logit_gap);
 }
 
-static bool read_semantic_min_pass(const struct reader *r)
+static bool read_semantic_min_pass(const struct contract_reader *r)
 {
-    return !declared(r, "semantic_min_pass") ||
-           get_count(r, "semantic_min_pass", 1, CONTRACT_COUNT_MAX, &r->c->semantic_min_pass);
+    return !contract_has(r, "semantic_min_pass") ||
+           contract_get_count(r, "semantic_min_pass", 1, CONTRACT_COUNT_MAX,
+                              &r->c->semantic_min_pass);
 }
 
-static bool read_floors(const struct reader *r)
+static bool read_floors(const struct contract_reader *r)
 {
     struct contract *c = r->c;
-    c->has_decode_floor = declared(r, "decode_speedup_floor");
-    c->has_prefill_floor = declared(r, "prefill_speedup_floor");
+    c->has_decode_floor = contract_has(r, "decode_speedup_floor");
+    c->has_prefill_floor = contract_has(r, "prefill_speedup_floor");
     return (!c->has_decode_floor ||
-            get_real(r, "decode_speedup_floor", REAL_POSITIVE, &c->decode_speedup_floor)) &&
+            contract_get_real(r, "decode_speedup_floor", CONTRACT_REAL_POSITIVE,
+                              &c->decode_speedup_floor)) &&
            (!c->has_prefill_floor ||
-            get_real(r, "prefill_speedup_floor", REAL_POSITIVE, &c->prefill_speedup_floor));
+            contract_get_real(r, "prefill_speedup_floor", CONTRACT_REAL_POSITIVE,
+                              &c->prefill_speedup_floor));
 }
 
 /* scored_batch_size may stand alone; an exponent commits the fixture to all three. */
-static bool read_regime(const struct reader *r)
+static bool read_regime(const struct contract_reader *r)
 {
     static const char *const keys[] = {"scored_batch_size", "prefill_gain_exponent",
                                        "decode_gain_exponent"};
     struct contract *c = r->c;
     int64_t batch = 0;
-    c->has_scored_batch_size = declared(r, keys[0]);
-    if (c->has_scored_batch_size && !get_count(r, keys[0], 1, CONTRACT_COUNT_MAX, &batch))
+    c->has_scored_batch_size = contract_has(r, keys[0]);
+    if (c->has_scored_batch_size && !contract_get_count(r, keys[0], 1, CONTRACT_COUNT_MAX, &batch))
         return false;
     c->scored_batch_size = (uint32_t)batch;
-    if (!declared(r, keys[1]) && !declared(r, keys[2]))
+    if (!contract_has(r, keys[1]) && !contract_has(r, keys[2]))
         return true;
     if (!GROUP(r, keys, &c->has_regime) ||
-        !get_real(r, keys[1], REAL_NOT_NEGATIVE, &c->prefill_gain_exponent) ||
-        !get_real(r, keys[2], REAL_NOT_NEGATIVE, &c->decode_gain_exponent))
+        !contract_get_real(r, keys[1], CONTRACT_REAL_NOT_NEGATIVE, &c->prefill_gain_exponent) ||
+        !contract_get_real(r, keys[2], CONTRACT_REAL_NOT_NEGATIVE, &c->decode_gain_exponent))
         return false;
     if (c->prefill_gain_exponent == 0 && c->decode_gain_exponent == 0)
-        return refuse_value(r, keys[1], "the two exponents cannot both be 0");
+        return contract_refuse_value(r, keys[1], "the two exponents cannot both be 0");
     return true;
 }
 
-static bool read_bands(const struct reader *r)
+static bool read_bands(const struct contract_reader *r)
 {
     static const char *const keys[] = {"prefill_band_up_tolerance",  "prefill_band_down_tolerance",
                                        "prefill_band_down_enabled",  "decode_band_up_tolerance",
@@ -418,15 +274,16 @@ static bool read_bands(const struct reader *r)
     struct contract *c = r->c;
     if (!GROUP(r, keys, &c->has_bands))
         return false;
-    return !c->has_bands || (get_real(r, keys[0], REAL_NOT_NEGATIVE, &c->prefill_band_up) &&
-                             get_real(r, keys[1], REAL_NOT_NEGATIVE, &c->prefill_band_down) &&
-                             get_flag(r, keys[2], &c->prefill_band_down_enabled) &&
-                             get_real(r, keys[3], REAL_NOT_NEGATIVE, &c->decode_band_up) &&
-                             get_real(r, keys[4], REAL_NOT_NEGATIVE, &c->decode_band_down) &&
-                             get_flag(r, keys[5], &c->decode_band_down_enabled));
+    return !c->has_bands ||
+           (contract_get_real(r, keys[0], CONTRACT_REAL_NOT_NEGATIVE, &c->prefill_band_up) &&
+            contract_get_real(r, keys[1], CONTRACT_REAL_NOT_NEGATIVE, &c->prefill_band_down) &&
+            contract_get_flag(r, keys[2], &c->prefill_band_down_enabled) &&
+            contract_get_real(r, keys[3], CONTRACT_REAL_NOT_NEGATIVE, &c->decode_band_up) &&
+            contract_get_real(r, keys[4], CONTRACT_REAL_NOT_NEGATIVE, &c->decode_band_down) &&
+            contract_get_flag(r, keys[5], &c->decode_band_down_enabled));
 }
 
-static bool read_official_baseline(const struct reader *r)
+static bool read_official_baseline(const struct contract_reader *r)
 {
     static const char *const keys[] = {"official_baseline_prefill_seconds_per_token",
                                        "official_baseline_decode_seconds_per_token"};
@@ -435,19 +292,19 @@ static bool read_official_baseline(const struct reader *r)
         return false;
     if (!c->has_official_baseline)
         return true;
-    if (!get_real(r, keys[0], REAL_POSITIVE, &c->official_baseline_prefill) ||
-        !get_real(r, keys[1], REAL_POSITIVE, &c->official_baseline_decode))
+    if (!contract_get_real(r, keys[0], CONTRACT_REAL_POSITIVE, &c->official_baseline_prefill) ||
+        !contract_get_real(r, keys[1], CONTRACT_REAL_POSITIVE, &c->official_baseline_decode))
         return false;
     if (c->scores_against_live_control_leg)
-        return refuse_value(r, keys[0],
-                            "a stored pair cannot stand beside scores_against_live_control_leg");
+        return contract_refuse_value(
+            r, keys[0], "a stored pair cannot stand beside scores_against_live_control_leg");
     if (!c->has_bands)
-        return refuse(r, "prefill_band_up_tolerance", "missing",
-                      "a stored baseline pair needs the acceptance bands");
+        return contract_refuse(r, "prefill_band_up_tolerance", "missing",
+                               "a stored baseline pair needs the acceptance bands");
     return true;
 }
 
-static bool read_weights(const struct reader *r)
+static bool read_weights(const struct contract_reader *r)
 {
     static const char *const keys[] = {"score_decode_weight", "score_prefill_weight"};
     struct contract *c = r->c;
@@ -455,16 +312,16 @@ static bool read_weights(const struct reader *r)
         return false;
     if (!c->has_weights)
         return true;
-    if (!get_real(r, keys[0], REAL_NOT_NEGATIVE, &c->score_decode_weight) ||
-        !get_real(r, keys[1], REAL_NOT_NEGATIVE, &c->score_prefill_weight))
+    if (!contract_get_real(r, keys[0], CONTRACT_REAL_NOT_NEGATIVE, &c->score_decode_weight) ||
+        !contract_get_real(r, keys[1], CONTRACT_REAL_NOT_NEGATIVE, &c->score_prefill_weight))
         return false;
     double sum = c->score_decode_weight + c->score_prefill_weight;
     if (!isfinite(sum) || sum <= 0)
-        return refuse_value(r, keys[0], "the two weights must have a finite sum above 0");
+        return contract_refuse_value(r, keys[0], "the two weights must have a finite sum above 0");
     return true;
 }
 
-static bool read_window(const struct reader *r)
+static bool read_window(const struct contract_reader *r)
 {
     static const char *const keys[] = {"correctness_steps", "benchmark_decode_steps",
                                        "local_submit_benchmark_decode_steps",
@@ -473,34 +330,37 @@ static bool read_window(const struct reader *r)
     if (!GROUP(r, keys, &c->has_window))
         return false;
     return !c->has_window ||
-           (get_count(r, keys[0], 1, CONTRACT_COUNT_MAX, &c->correctness_steps) &&
-            get_count(r, keys[1], 1, CONTRACT_COUNT_MAX, &c->benchmark_decode_steps) &&
-            get_count(r, keys[2], 1, CONTRACT_COUNT_MAX, &c->local_submit_benchmark_decode_steps) &&
-            get_count(r, keys[3], 0, CONTRACT_COUNT_MAX, &c->official_prefill_warmup_runs));
+           (contract_get_count(r, keys[0], 1, CONTRACT_COUNT_MAX, &c->correctness_steps) &&
+            contract_get_count(r, keys[1], 1, CONTRACT_COUNT_MAX, &c->benchmark_decode_steps) &&
+            contract_get_count(r, keys[2], 1, CONTRACT_COUNT_MAX,
+                               &c->local_submit_benchmark_decode_steps) &&
+            contract_get_count(r, keys[3], 0, CONTRACT_COUNT_MAX,
+                               &c->official_prefill_warmup_runs));
 }
 
-static bool read_model(const struct reader *r)
+static bool read_model(const struct contract_reader *r)
 {
     static const char *const keys[] = {"golden_model_type", "vocab_size", "num_hidden_layers",
                                        "seed_tokens"};
     struct contract *c = r->c;
     if (!GROUP(r, keys, &c->has_model))
         return false;
-    return !c->has_model || (get_name(r, keys[0], &c->golden_model_type) &&
-                             get_count(r, keys[1], 1, CONTRACT_COUNT_MAX, &c->vocab_size) &&
-                             get_count(r, keys[2], 1, CONTRACT_COUNT_MAX, &c->num_hidden_layers) &&
-                             get_count(r, keys[3], 1, CONTRACT_COUNT_MAX, &c->seed_tokens));
+    return !c->has_model ||
+           (contract_get_name(r, keys[0], &c->golden_model_type) &&
+            contract_get_count(r, keys[1], 1, CONTRACT_COUNT_MAX, &c->vocab_size) &&
+            contract_get_count(r, keys[2], 1, CONTRACT_COUNT_MAX, &c->num_hidden_layers) &&
+            contract_get_count(r, keys[3], 1, CONTRACT_COUNT_MAX, &c->seed_tokens));
 }
 
 /* target holds much for other readers: only the pin's two halves are ours (goldens.md section 4).*/
-static bool read_target(const struct reader *root)
+static bool read_target(const struct contract_reader *root)
 {
     struct contract *c = root->c;
-    if (!declared(root, "target"))
+    if (!contract_has(root, "target"))
         return true;
     const json_t *target = json_object_get(root->view.object, "target");
     if (!json_is_object(target))
-        return refuse_value(root, "target", "must be an object");
+        return contract_refuse_value(root, "target", "must be an object");
     static const char *const halves[] = {"upstream_model_id", "upstream_revision"};
     const char *value[2];
     for (int i = 0; i < 2; i++) {
@@ -508,11 +368,14 @@ static bool read_target(const struct reader *root)
         const json_t *half = json_object_get(target, halves[i]);
         value[i] = json_string_value(half);
         if (!half)
-            return refuse(root, field, "missing", "the pin names a model and its revision");
-        if (!value[i] || text_is_padded_or_blank(value[i]))
-            return refuse(root, field, value[i], "must be a string, not blank and not padded");
+            return contract_refuse(root, field, "missing",
+                                   "the pin names a model and its revision");
+        if (!value[i] || contract_text_is_blank(value[i]))
+            return contract_refuse(root, field, value[i],
+                                   "must be a string, not blank and not padded");
         if (i == 1 && !text_is_lower_hex(value[i], 40))
-            return refuse(root, field, value[i], "must be 40 lower-case hexadecimal digits");
+            return contract_refuse(root, field, value[i],
+                                   "must be 40 lower-case hexadecimal digits");
     }
     c->target_model_id = value[0];
     c->target_revision = value[1];
@@ -520,51 +383,52 @@ static bool read_target(const struct reader *root)
     return true;
 }
 
-static bool read_hidden_golden(const struct reader *root)
+static bool read_hidden_golden(const struct contract_reader *root)
 {
     static const char block_name[] = "hidden_correctness_golden";
     struct contract *c = root->c;
-    if (!declared(root, block_name))
+    if (!contract_has(root, block_name))
         return true;
     const json_t *block = json_object_get(root->view.object, block_name);
     if (!json_is_object(block))
-        return refuse_value(root, block_name, "must be an object");
+        return contract_refuse_value(root, block_name, "must be an object");
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)block, key, value)
     {
         if (!contract_key_is_known(CONTRACT_HIDDEN_GOLDEN, key))
-            return refuse_key(root, CONTRACT_HIDDEN_GOLDEN, key,
-                              arena_printf(&c->arena, "%s.%s", block_name, key), NULL);
+            return contract_refuse_key(root, CONTRACT_HIDDEN_GOLDEN, key,
+                                       arena_printf(&c->arena, "%s.%s", block_name, key), NULL);
     }
     const char *digest = json_string_value(json_object_get(block, "sha256"));
     const json_t *bytes = json_object_get(block, "bytes");
     if (!digest || !text_is_lower_hex(digest, SHA256_HEX - 1))
-        return refuse(root, "hidden_correctness_golden.sha256", digest ? digest : "missing",
-                      "must be 64 lower-case hexadecimal digits");
+        return contract_refuse(root, "hidden_correctness_golden.sha256",
+                               digest ? digest : "missing",
+                               "must be 64 lower-case hexadecimal digits");
     if (!json_is_integer(bytes) || json_integer_value(bytes) < 1)
-        return refuse(root, "hidden_correctness_golden.bytes", bytes ? NULL : "missing",
-                      "must be an integer above 0");
+        return contract_refuse(root, "hidden_correctness_golden.bytes", bytes ? NULL : "missing",
+                               "must be an integer above 0");
     text_copy(c->hidden_golden_sha256, sizeof c->hidden_golden_sha256, digest);
     c->hidden_golden_bytes = (uint64_t)json_integer_value(bytes);
     c->has_hidden_golden = true;
     return true;
 }
 
-static bool read_yarn_magnitude(const struct reader *r)
+static bool read_yarn_magnitude(const struct contract_reader *r)
 {
     struct contract *c = r->c;
-    if (!declared(r, "yarn_magnitude"))
+    if (!contract_has(r, "yarn_magnitude"))
         return true;
-    if (!get_text(r, "yarn_magnitude", &c->yarn_magnitude))
+    if (!contract_get_text(r, "yarn_magnitude", &c->yarn_magnitude))
         return false;
     if (strcmp(c->yarn_magnitude, "attention_factor") != 0 &&
         strcmp(c->yarn_magnitude, "derived") != 0)
-        return refuse_value(r, "yarn_magnitude", "must be attention_factor or derived");
+        return contract_refuse_value(r, "yarn_magnitude", "must be attention_factor or derived");
     return true;
 }
 
-static bool check_keys(const struct reader *r)
+static bool check_keys(const struct contract_reader *r)
 {
     const char *key;
     json_t *value;
@@ -572,7 +436,8 @@ static bool check_keys(const struct reader *r)
     {
         char text[128];
         if (!contract_key_is_known(CONTRACT_TOP, key))
-            return refuse_key(r, CONTRACT_TOP, key, key, shown(value, text, sizeof text));
+            return contract_refuse_key(r, CONTRACT_TOP, key, key,
+                                       contract_value_text(value, text, sizeof text));
     }
     return true;
 }
@@ -591,13 +456,13 @@ bool contract_parse(const char *path, const char *data, size_t length, const cha
         contract_free(c);
         return false;
     }
-    const struct reader r = {c, {c->json, c->path, ""}, err};
-    bool ok = json_is_object(c->json) || refuse(&r, "(root)", NULL, "must be an object");
+    const struct contract_reader r = {c, {c->json, c->path, ""}, err};
+    bool ok = json_is_object(c->json) || contract_refuse(&r, "(root)", NULL, "must be an object");
     ok = ok && check_keys(&r) && read_identity(&r, track_env) && read_paired_run(&r) &&
          read_mismatch_gap(&r) && read_semantic_min_pass(&r) && read_floors(&r) &&
          read_regime(&r) && read_bands(&r) && read_official_baseline(&r) && read_weights(&r) &&
          read_window(&r) && read_model(&r) && read_target(&r) && read_hidden_golden(&r) &&
-         read_yarn_magnitude(&r);
+         read_yarn_magnitude(&r) && contract_read_block_decode(&r) && contract_read_fidelity(&r);
     if (!ok) {
         contract_free(c);
         return false;

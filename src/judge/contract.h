@@ -23,6 +23,35 @@ struct contract_pool_entry {
     const char *path;           /* r2_path or path; NULL: not declared */
 };
 
+/* How a track decodes in blocks (dflash-track.md sections 2 and 4). Every member is declared; what
+ * is pinned of the machine's serial control is optional. */
+struct contract_block_decode {
+    int64_t block_size;         /* of a ranked run */
+    int64_t maximum_block_size; /* 16 at most */
+    int64_t decode_tokens;      /* of a ranked run */
+    int64_t maximum_decode_tokens;
+    int64_t local_iterate_decode_tokens, local_submit_decode_tokens;
+    int64_t min_accepted_pairs, target_pairs;
+    double stall_factor;                     /* a block's latency over the median one, at most */
+    double raw_speedup_min, raw_speedup_max; /* outside of them a speedup is not believed */
+    bool has_calibration;
+    double serial_seconds_per_token, calibration_band; /* mean serial time: within so much of it */
+    int64_t calibration_decode_tokens;                 /* equals decode_tokens */
+    const char *calibration_machine;
+};
+
+/* What a candidate's tokens and logits may differ by from the reference's (section 7), with the
+ * conditions under which that was found. Every member is declared. */
+struct contract_fidelity {
+    double near_tie_logits;
+    int64_t near_tie_per_thousand, residual_per_thousand;
+    double work_binding_absolute, work_binding_relative;
+    /* largest_honest_drift <= work_binding_absolute < nearest_cheat */
+    double largest_honest_drift, nearest_cheat;
+    const char *nearest_cheat_name, *machine, *measured_with;
+    int64_t decode_tokens;
+};
+
 struct contract {
     struct arena arena;
     const char *path;
@@ -89,6 +118,11 @@ struct contract {
     char hidden_golden_sha256[SHA256_HEX];
     uint64_t hidden_golden_bytes;
 
+    bool has_block_decode;
+    struct contract_block_decode block_decode;
+    bool has_fidelity;
+    struct contract_fidelity fidelity;
+
     const char *yarn_magnitude; /* "attention_factor" | "derived" | NULL: not declared */
 };
 
@@ -127,6 +161,14 @@ bool contract_require_paired_flow(const struct contract *c, struct error *err);
 bool contract_require_capture(const struct contract *c, struct error *err);
 /* scored_batch_size is declared and no wider than what the caller can run. */
 bool contract_require_batch(const struct contract *c, uint32_t widest, struct error *err);
+
+/* block_decode and fidelity are declared. */
+bool contract_require_block_decode(const struct contract *c, struct error *err);
+bool contract_require_fidelity(const struct contract *c, struct error *err);
+/* The gate's limits: of fidelity, and the vocabulary of the model shape; both are required. */
+struct fidelity_limits;
+bool contract_fidelity_limits(const struct contract *c, struct fidelity_limits *out,
+                              struct error *err);
 
 /* A golden that the pool pins by its digest has the length that the pool declares for it, where it
  * declares one. Error GOLDEN-PIN-MISMATCH. A golden that is not in the pool is no matter of this.

@@ -46,6 +46,8 @@ static const char *const read_keys[] = {
     "target",
     "hidden_correctness_golden",
     "yarn_magnitude",
+    "block_decode",
+    "fidelity",
 };
 
 /* Known, and meant for other readers: the last row of section 1's table, what the published DFlash
@@ -75,6 +77,40 @@ static const char *const engine_side_keys[] = {
 static const char *const pool_keys[] = {"sha256", "bytes", "noop_decode_speedup", "r2_path",
                                         "path"};
 static const char *const hidden_golden_keys[] = {"sha256", "bytes", "r2_path", "path"};
+static const char *const block_decode_keys[] = {"protocol",
+                                                "block_size",
+                                                "maximum_block_size",
+                                                "decode_tokens",
+                                                "maximum_decode_tokens",
+                                                "local_iterate_decode_tokens",
+                                                "local_submit_decode_tokens",
+                                                "min_accepted_pairs",
+                                                "target_pairs",
+                                                "stall_factor",
+                                                "raw_speedup_min",
+                                                "raw_speedup_max",
+                                                "calibration"};
+static const char *const calibration_keys[] = {"serial_seconds_per_token", "band", "decode_tokens",
+                                               "machine"};
+static const char *const fidelity_keys[] = {"near_tie_logits",       "near_tie_per_thousand",
+                                            "residual_per_thousand", "work_binding_absolute",
+                                            "work_binding_relative", "conditions"};
+static const char *const condition_keys[] = {
+    "largest_honest_drift", "nearest_cheat", "nearest_cheat_name",
+    "decode_tokens",        "machine",       "measured_with"};
+
+static const struct {
+    const char *const *keys;
+    size_t count;
+} places[] = {
+    [CONTRACT_TOP] = {read_keys, COUNT_OF(read_keys)},
+    [CONTRACT_POOL_ENTRY] = {pool_keys, COUNT_OF(pool_keys)},
+    [CONTRACT_HIDDEN_GOLDEN] = {hidden_golden_keys, COUNT_OF(hidden_golden_keys)},
+    [CONTRACT_BLOCK_DECODE] = {block_decode_keys, COUNT_OF(block_decode_keys)},
+    [CONTRACT_CALIBRATION] = {calibration_keys, COUNT_OF(calibration_keys)},
+    [CONTRACT_FIDELITY] = {fidelity_keys, COUNT_OF(fidelity_keys)},
+    [CONTRACT_CONDITIONS] = {condition_keys, COUNT_OF(condition_keys)},
+};
 
 enum { KEY_LENGTH_MAX = 64 }; /* of keys that are compared; the longest known has 43 */
 
@@ -93,17 +129,8 @@ bool contract_key_is_for_others(const char *key)
 
 bool contract_key_is_known(enum contract_place place, const char *key)
 {
-    if (text_ends(key, "_note"))
-        return true;
-    switch (place) {
-    case CONTRACT_TOP:
-        return is_listed(read_keys, COUNT_OF(read_keys), key) || contract_key_is_for_others(key);
-    case CONTRACT_POOL_ENTRY:
-        return is_listed(pool_keys, COUNT_OF(pool_keys), key);
-    case CONTRACT_HIDDEN_GOLDEN:
-        return is_listed(hidden_golden_keys, COUNT_OF(hidden_golden_keys), key);
-    }
-    return false;
+    return text_ends(key, "_note") || is_listed(places[place].keys, places[place].count, key) ||
+           (place == CONTRACT_TOP && contract_key_is_for_others(key));
 }
 
 static char folded(char c)
@@ -163,17 +190,8 @@ const char *contract_key_nearest(enum contract_place place, const char *key)
     const char *found = NULL;
     if (length < 3)
         return NULL;
-    switch (place) {
-    case CONTRACT_TOP:
-        nearest_of(read_keys, COUNT_OF(read_keys), key, &best, &found);
+    nearest_of(places[place].keys, places[place].count, key, &best, &found);
+    if (place == CONTRACT_TOP)
         nearest_of(engine_side_keys, COUNT_OF(engine_side_keys), key, &best, &found);
-        break;
-    case CONTRACT_POOL_ENTRY:
-        nearest_of(pool_keys, COUNT_OF(pool_keys), key, &best, &found);
-        break;
-    case CONTRACT_HIDDEN_GOLDEN:
-        nearest_of(hidden_golden_keys, COUNT_OF(hidden_golden_keys), key, &best, &found);
-        break;
-    }
     return found;
 }

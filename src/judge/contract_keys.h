@@ -6,8 +6,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Where a key stands: at the top, in a timed_prompt_pool entry, in hidden_correctness_golden. */
-enum contract_place { CONTRACT_TOP, CONTRACT_POOL_ENTRY, CONTRACT_HIDDEN_GOLDEN };
+/* The object that a key stands in: the whole, a timed_prompt_pool entry, hidden_correctness_golden,
+ * block_decode and its calibration, fidelity and its conditions. */
+enum contract_place {
+    CONTRACT_TOP,
+    CONTRACT_POOL_ENTRY,
+    CONTRACT_HIDDEN_GOLDEN,
+    CONTRACT_BLOCK_DECODE,
+    CONTRACT_CALIBRATION,
+    CONTRACT_FIDELITY,
+    CONTRACT_CONDITIONS
+};
 
 /* Read by the judge, meant for other readers, or a remark ("..._note"). */
 bool contract_key_is_known(enum contract_place place, const char *key);

@@ -3,6 +3,7 @@
 #include "judge/contract.h"
 
 #include "base/buffer.h"
+#include "judge/fidelity.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -152,6 +153,32 @@ bool contract_require_batch(const struct contract *c, uint32_t widest, struct er
               "the %u streams that can be run",
               c->track_id, c->scored_batch_size, widest);
     return error_at(err, c->path, "scored_batch_size", NULL);
+}
+
+bool contract_require_block_decode(const struct contract *c, struct error *err)
+{
+    return c->has_block_decode || undeclared(c, "BLOCK-DECODE-UNDECLARED-FOR-TRACK",
+                                             "block decoding", "block_decode", err);
+}
+
+bool contract_require_fidelity(const struct contract *c, struct error *err)
+{
+    return c->has_fidelity || undeclared(c, "FIDELITY-UNDECLARED-FOR-TRACK",
+                                         "limits of token fidelity", "fidelity", err);
+}
+
+bool contract_fidelity_limits(const struct contract *c, struct fidelity_limits *out,
+                              struct error *err)
+{
+    if (!contract_require_fidelity(c, err) || !contract_require_model(c, err))
+        return false;
+    *out = (struct fidelity_limits){.vocab_size = c->vocab_size,
+                                    .near_tie_logits = c->fidelity.near_tie_logits,
+                                    .near_tie_per_thousand = c->fidelity.near_tie_per_thousand,
+                                    .residual_per_thousand = c->fidelity.residual_per_thousand,
+                                    .absolute = c->fidelity.work_binding_absolute,
+                                    .relative = c->fidelity.work_binding_relative};
+    return true;
 }
 
 bool contract_check_pooled(const struct contract *c, const char *sha256, uint64_t bytes,

@@ -51,7 +51,9 @@
     X("PAIRED-FLOW-RETIRED-FOR-TRACK", "The older paired flow is asked for, and is retired.")      \
     X("CAPTURE-RETIRED-FOR-LIVE-CONTROL-LEG",                                                      \
       "A stored pair is to be captured on a track that measures its own.")                         \
-    X("SCORED-BATCH-SIZE-UNSUPPORTED", "The contract scores more streams than can be run.")
+    X("SCORED-BATCH-SIZE-UNSUPPORTED", "The contract scores more streams than can be run.")        \
+    X("BLOCK-DECODE-UNDECLARED-FOR-TRACK", "The contract declares no block decoding.")             \
+    X("FIDELITY-UNDECLARED-FOR-TRACK", "The contract declares no limits of token fidelity.")
 
 /* Goldens and weights. */
 #define REFUSALS_GOLDEN(X)                                                                         \
