@@ -124,6 +124,11 @@ bool model_open(const char *folder, const struct model_options *options, struct 
     m->plan.shape.max_rows = resolved.max_rows;
     m->plan.info.context = resolved.context;
     m->plan.info.max_rows = resolved.max_rows;
+    for (size_t i = 0; i < m->plan.block_count; i++) {
+        const struct attention_block *a = m->plan.blocks[i].attention;
+        if (a && a->window > m->plan.info.window)
+            m->plan.info.window = a->window;
+    }
     bring_into_memory(m->checkpoint);
     if (!compute_new(&resolved.compute, &m->plan.shape, &m->compute, err)) {
         model_close(m);

@@ -27,6 +27,7 @@ struct model; /* opaque: the checkpoint, the bound weights, the backend */
 struct model_info {
     const char *family, *model_type;
     int vocab, hidden, layers;
+    int window; /* the widest sliding window; 0: no layer slides */
     int64_t context;
     int max_rows;
     int32_t eos[16]; /* stop set: config's eos_token_id (one or several), generation_config's too */
