@@ -72,7 +72,7 @@ JUDGE_A := $(BUILD)/lib/judge.a
 ENGINE_A := $(BUILD)/lib/engine.a
 
 JUDGE_PROGRAMS := benchd record-correctness-golden
-ENGINE_PROGRAMS := bench-worker
+ENGINE_PROGRAMS := bench-worker mlxfast
 PROGRAMS := $(addprefix $(BUILD)/,$(JUDGE_PROGRAMS) $(ENGINE_PROGRAMS))
 
 UNIT_SOURCES := $(sort $(wildcard tests/unit/test_*.c))

@@ -1,0 +1,178 @@
+/* mlxfast, the participant's program: a table of subcommands. */
+#include "base/buffer.h"
+#include "base/child.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/options.h"
+#include "base/standard.h"
+#include "engine/transform/convert_drafter.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+
+static int fail(const char *command, const struct error *err)
+{
+    char line[2048];
+    fprintf(stderr, "%s: %s\n", command, error_line(err, line, sizeof line));
+    if (strcmp(err->name, "USAGE") == 0) {
+        fprintf(stderr, "try: %s --help\n", command);
+        return EXIT_USAGE;
+    }
+    return strcmp(err->name, "INTERRUPTED") == 0 ? EXIT_INTERRUPTED : EXIT_FAILED;
+}
+
+/* ---- convert-drafter ---- */
+
+static struct convert_drafter_options convert;
+static bool convert_json;
+
+static const struct option_spec convert_specs[] = {
+    {"--source", OPTION_TEXT, true, "DIR",
+     "The drafter as published: config.json and one model.safetensors with q, k and v of a layer "
+     "in one tensor.",
+     &convert.source, NULL, 0, 0},
+    {"--out", OPTION_TEXT, true, "DIR",
+     "The folder to make. One that is there is left alone: it is compared, and refused unless it "
+     "holds this very conversion.",
+     &convert.out, NULL, 0, 0},
+    {"--source-repo", OPTION_TEXT, false, "R",
+     "The repository that the result names as its origin. Default: that of a published source, "
+     "known by its SHA-256, else unknown.",
+     &convert.source_repo, NULL, 0, 0},
+    {"--source-revision", OPTION_TEXT, false, "SHA", "Its revision; the same default.",
+     &convert.source_revision, NULL, 0, 0},
+    {"--converted-at", OPTION_TEXT, false, "TIME",
+     "The time that config.json records, such as 2026-07-27T04:23:30Z. Default: that of the "
+     "published repack of this source, else of the folder that is there, else now.",
+     &convert.converted_at, NULL, 0, 0},
+    {"--expect-source-sha256", OPTION_TEXT, false, "H",
+     "Pin of the source's model.safetensors, checked before anything is written.",
+     &convert.expect_source_sha256, NULL, 0, 0},
+    {"--expect-sha256", OPTION_TEXT, false, "H",
+     "Pin of the result's model.safetensors, checked before it is put in place.",
+     &convert.expect_sha256, NULL, 0, 0},
+    {"--verify-only", OPTION_SWITCH, false, NULL,
+     "Write nothing: --out must hold this conversion already.", &convert.verify_only, NULL, 0, 0},
+    {"--json", OPTION_SWITCH, false, NULL, "One JSON object on stdout instead of lines.",
+     &convert_json, NULL, 0, 0},
+    {"--quiet", OPTION_SWITCH, false, NULL, "No progress on stderr; errors only.", &convert.quiet,
+     NULL, 0, 0},
+};
+
+static const struct command convert_command = {
+    .name = "mlxfast convert-drafter",
+    .summary = "Splits the fused q, k and v of a published DFlash drafter: a copy of its bytes in "
+               "the layout that the track pins.",
+    .notes = "Exit codes: 0 the folder is there and right; 1 refused or failed; 2 usage; 130 "
+             "interrupted.\n"
+             "Files: the two of --out, made in <out>.tmp.<pid> beside it and renamed when they are "
+             "whole, on the disk and as pinned.",
+    .options = convert_specs,
+    .option_count = sizeof convert_specs / sizeof *convert_specs};
+
+static void print_json(const struct convert_drafter_result *r)
+{
+    json_t *o = json_pack(
+        "{s:s, s:b, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s, s:s, s:s}", "out",
+        convert.out, "verified_only", convert.verify_only, "written", r->written, "published",
+        r->published, "source_tensors", (json_int_t)r->source_tensors, "ignored_tensors",
+        (json_int_t)r->ignored_tensors, "tensors", (json_int_t)r->tensors, "source_bytes",
+        (json_int_t)r->source_bytes, "bytes", (json_int_t)r->bytes, "config_bytes",
+        (json_int_t)r->config_bytes, "source_sha256", r->source_sha256, "sha256", r->sha256,
+        "config_sha256", r->config_sha256, "source_repo", r->repo, "source_revision", r->revision,
+        "converted_at", r->converted_at);
+    struct buffer text = {0};
+    json_write_ordered(o, 0, &text);
+    printf("%s\n", text.data);
+    buffer_free(&text);
+    json_decref(o);
+}
+
+static void print_lines(const struct convert_drafter_result *r)
+{
+    printf("source %s %" PRIu64 " model.safetensors, %zu tensors", r->source_sha256,
+           r->source_bytes, r->source_tensors);
+    if (r->ignored_tensors)
+        printf(" (and %zu of the target's, ignored)", r->ignored_tensors);
+    printf("\nresult %s %" PRIu64 " model.safetensors, %zu tensors\n", r->sha256, r->bytes,
+           r->tensors);
+    printf("result %s %" PRIu64 " config.json\n", r->config_sha256, r->config_bytes);
+    printf("%s %s%s\n", r->written ? "wrote" : "nothing to write, the same bytes are in",
+           convert.out, r->published ? ": the published repack" : "");
+}
+
+static int run_convert(int argc, char **argv)
+{
+    struct error err = {0};
+    struct convert_drafter_result result;
+    switch (options_parse(&convert_command, argc, argv, NULL, &err)) {
+    case OPTIONS_HELP:
+        options_help(&convert_command, stdout);
+        return EXIT_OK;
+    case OPTIONS_ERROR:
+        return fail(convert_command.name, &err);
+    case OPTIONS_OK:
+        break;
+    }
+    if (!convert_drafter(&convert, &result, &err))
+        return fail(convert_command.name, &err);
+    if (convert_json)
+        print_json(&result);
+    else
+        print_lines(&result);
+    return EXIT_OK;
+}
+
+/* ---- the table ---- */
+
+static const struct {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} subcommands[] = {
+    {"convert-drafter", "brings a published DFlash drafter into the layout that the track pins",
+     run_convert},
+};
+
+static void print_usage(FILE *out)
+{
+    fprintf(out, "Usage: mlxfast SUBCOMMAND [FLAGS]\n\nFor participants: what a track needs, made "
+                 "ready.\n\nSubcommands (each has --help):\n");
+    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++)
+        fprintf(out, "  %-18s%s\n", subcommands[i].name, subcommands[i].summary);
+    fprintf(out, "\nExit codes: 0 success, 1 refused or failed, 2 usage, 130 interrupted.\n");
+}
+
+static int run_command(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_usage(stderr);
+        return EXIT_USAGE;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "-h") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "help") == 0) {
+        print_usage(stdout);
+        return EXIT_OK;
+    }
+    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++)
+        if (strcmp(subcommands[i].name, name) == 0)
+            return subcommands[i].run(argc - 2, argv + 2);
+    fprintf(stderr, "mlxfast: unknown subcommand \"%s\"\n", name);
+    print_usage(stderr);
+    return EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    struct error err;
+    standard_begin("mlxfast");
+    interrupt_install();
+    const int status = run_command(argc, argv);
+    if (standard_finish(&err))
+        return status;
+    fail("mlxfast", &err);
+    return status == EXIT_OK ? EXIT_FAILED : status;
+}
