@@ -1,10 +1,11 @@
 /* How fast the linear kernels stream weights: GB/s per instruction set, format, threads and rows,
- * beside a plain read of the same buffer a moment before, as a ratio in one run.
+ * beside a plain read of the same buffer a moment before, as a ratio in one run; multiply-adds per
+ * second, and the time as a multiple of that of one row.
  *
  *   kernel-bench [MEGABYTES [INPUTS]]      (256 and 2048)
  *
- * Weights are random and larger than the caches; a ratio near 1 means that one row costs no more
- * than reading its weights. */
+ * Weights are random and by default larger than the caches; a ratio near 1 means that one row costs
+ * no more than reading its weights. */
 #include "base/clock.h"
 #include "base/number.h"
 #include "engine/compute/cpu/kernels.h"
@@ -16,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ROWS = 16, REPEATS = 5 };
+enum { MAX_ROWS = 16, REPEATS = 15 };
 
 struct bench {
     const struct cpu_kernels *kernels;
@@ -73,7 +74,9 @@ static double seconds_of(struct pool *pool, int threads, pool_work *work, struct
     return clock_seconds(start);
 }
 
-static void measure(struct pool *pool, int threads, struct bench *b, const char *format)
+/* Returns the seconds of the kernel; `one` are those of one row, 0 when this is it. */
+static double measure(struct pool *pool, int threads, struct bench *b, const char *format,
+                      double one)
 {
     double best_read = INFINITY, best = INFINITY;
     for (int i = 0; i < REPEATS; i++) {
@@ -83,9 +86,12 @@ static void measure(struct pool *pool, int threads, struct bench *b, const char 
         best = k < best ? k : best;
     }
     const double gb = (double)b->bytes / 1e9;
-    printf("%-9s %-6s %7d %5d %10.1f %10.1f %7.2f\n", b->kernels->name, format, threads, b->rows,
-           gb / best, gb / best_read, best_read / best);
+    const double macs = (double)b->w.in * b->w.out * b->rows;
+    printf("%-9s %-6s %7d %5d %10.1f %10.1f %7.2f %7.1f %9.2f\n", b->kernels->name, format, threads,
+           b->rows, gb / best, gb / best_read, best_read / best, macs / best / 1e9,
+           one > 0 ? best / one : 1.0);
     fflush(stdout);
+    return best;
 }
 
 static uint64_t next_random(uint64_t *state)
@@ -130,8 +136,8 @@ int main(int argc, char **argv)
         memcpy(buffer + i, &r, 8);
     }
 
-    printf("%-9s %-6s %7s %5s %10s %10s %7s\n", "kernels", "format", "threads", "rows", "GB/s",
-           "read GB/s", "ratio");
+    printf("%-9s %-6s %7s %5s %10s %10s %7s %7s %9s\n", "kernels", "format", "threads", "rows",
+           "GB/s", "read GB/s", "ratio", "GMAC/s", "times one");
     const struct cpu_kernels *have[KERNELS_MAX];
     const int count = kernels_available(have);
     for (int i = count - 1; i >= 0; i--) {
@@ -146,7 +152,7 @@ int main(int argc, char **argv)
             b.kernels->prepare(ACTIVATIONS_BF16, values, (int)inputs, to);
             b.x[r] = to;
         }
-        static const int rows[] = {1, 2, 4, 8, 16};
+        static const int rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
         for (int format = 0; format < 2; format++) {
             /* NVFP4: 9 bytes per 16 weights, codes first, then scales */
             const size_t out =
@@ -156,11 +162,15 @@ int main(int argc, char **argv)
                                          .in = (int)inputs,
                                          .data = buffer,
                                          .scales = buffer + out * row / 2};
-            for (int threads = 1; threads <= pool_threads(pool); threads *= 2)
+            for (int threads = 1; threads <= pool_threads(pool); threads *= 2) {
+                double one = 0;
                 for (size_t r = 0; r < (slow ? 1 : sizeof rows / sizeof rows[0]); r++) {
                     b.rows = rows[r];
-                    measure(pool, threads, &b, format == 0 ? "bf16" : "nvfp4");
+                    const double t =
+                        measure(pool, threads, &b, format == 0 ? "bf16" : "nvfp4", one);
+                    one = r == 0 ? t : one;
                 }
+            }
         }
     }
     pool_free(pool);

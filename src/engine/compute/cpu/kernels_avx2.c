@@ -169,6 +169,20 @@ INLINE void v16_sum4(v16 a, v16 b, v16 c, v16 d, float *out)
     _mm_storeu_ps(out, _mm_unpacklo_ps(_mm256_castps256_ps128(s1), _mm256_extractf128_ps(s1, 1)));
 }
 
+/* The trees of up to sixteen vectors. */
+INLINE v16 v16_sums(const v16 *v, const int n)
+{
+    float sum[KERNEL_LANES] = {0};
+    int i = 0;
+    UNROLL
+    for (; i + 4 <= n; i += 4)
+        v16_sum4(v[i], v[i + 1], v[i + 2], v[i + 3], sum + i);
+    UNROLL
+    for (; i < n; i++)
+        sum[i] = v16_sum(v[i]);
+    return v16_load(sum);
+}
+
 /* ---- Scales: E4M3 is a half without its upper exponent bits, 2^8 too small ---- */
 
 typedef struct {
@@ -251,13 +265,14 @@ INLINE struct pair split_load_codes(const uint8_t *p)
     return pair_of_bf16(_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
 }
 
-enum {
-    DOT_OUTPUTS = 4,
-    DOT_OUTPUTS_CODES = 2,
-    DOT_OUTPUTS_2 = 2,
-    DOT_OUTPUTS_4 = 1,
-    DOT_OUTPUTS_8 = 0
-};
+enum { DOT_ROWS = 4, DOT_OUTPUTS = 4 };
+
+INLINE int dot_outputs(enum weight_kind kind, int rows)
+{
+    if (rows == 1)
+        return kind == KIND_NVFP4 ? 2 : 4;
+    return rows == 2 ? 2 : 1;
+}
 
 #include "engine/compute/cpu/kernels_split.h"
 

@@ -115,19 +115,42 @@ INLINE float v16_sum(v16 v)
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
 }
 
-/* Four trees at once: pairs of vectors are folded into one, so each addition serves two or four. */
-INLINE void v16_sum4(v16 a, v16 b, v16 c, v16 d, float *out)
+/* Four trees down to four values each: vector i is in the 128 bits i. */
+INLINE v16 fold4(v16 a, v16 b, v16 c, v16 d)
 {
     const v16 ab =
         _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
     const v16 cd =
         _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-    const v16 s4 =
-        _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-    const v16 s2 = _mm512_add_ps(s4, _mm512_permute_ps(s4, 0x4e));
-    const v16 s1 = _mm512_add_ps(s2, _mm512_permute_ps(s2, 0xb1));
-    const __m512i first = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-    _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(first, s1)));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+}
+
+/* Pairs of such, down to two values each, and pairs of those, down to one. */
+INLINE v16 fold2(v16 p, v16 q)
+{
+    return _mm512_add_ps(_mm512_shuffle_ps(p, q, 0x44), _mm512_shuffle_ps(p, q, 0xee));
+}
+
+INLINE v16 fold1(v16 r, v16 s)
+{
+    return _mm512_add_ps(_mm512_shuffle_ps(r, s, 0x88), _mm512_shuffle_ps(r, s, 0xdd));
+}
+
+/* The trees of up to sixteen vectors at once: vectors are folded into one another, so that each
+ * addition serves several. */
+INLINE v16 v16_sums(const v16 *v, const int n)
+{
+    v16 four[4];
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        four[i] = 4 * i >= n ? v16_zero()
+                             : fold4(v[4 * i], 4 * i + 1 < n ? v[4 * i + 1] : v16_zero(),
+                                     4 * i + 2 < n ? v[4 * i + 2] : v16_zero(),
+                                     4 * i + 3 < n ? v[4 * i + 3] : v16_zero());
+    const v16 low = fold2(four[0], n > 4 ? four[1] : four[0]);
+    const v16 all = fold1(low, n > 8 ? fold2(four[2], n > 12 ? four[3] : four[2]) : low);
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_ps(order, all);
 }
 
 /* ---- Scales: E4M3 is a half without its upper exponent bits, 2^8 too small ---- */
@@ -176,13 +199,13 @@ INLINE __m512i codes_to_bf16(const uint8_t *p)
 
 /* ---- Rows as packed bf16 (ACTIVATIONS_BF16): the instruction takes pairs as they lie ---- */
 
-enum {
-    DOT_OUTPUTS = 8,
-    DOT_OUTPUTS_CODES = 8,
-    DOT_OUTPUTS_2 = 4,
-    DOT_OUTPUTS_4 = 4,
-    DOT_OUTPUTS_8 = 2
-};
+enum { DOT_ROWS = 8, DOT_OUTPUTS = 8 };
+
+INLINE int dot_outputs(enum weight_kind kind, int rows)
+{
+    (void)kind;
+    return rows <= 2 ? 8 : rows <= 6 ? 4 : 2;
+}
 
 INLINE __m512bh packed_load_x(const void *row, int block)
 {

@@ -1,7 +1,8 @@
 /* Dot products of prepared rows with weights, in tiles of rows x outputs: a part of kernels_*.c
  * that is included once for each form of prepared rows (as a template is). Each output has one
  * chain per lane (docs/numerics.md); speed comes from the outputs and rows of a tile being in
- * flight together, and the weights of a tile are read from memory once for all rows.
+ * flight together. The weights of a tile are read and decoded once for its rows, and its sums are
+ * folded, rounded and added as vectors: where rows are short, that is half of the work.
  *
  * The file that includes it defines
  *   DOT(name)                      name, made its own for this form
@@ -11,9 +12,52 @@
  *   DOT(load_codes)(p)             16 bytes of E2M1 codes -> w_pair
  *   DOT(step)(acc, w, x)           fma(even, even, fma(odd, odd, acc))
  *   DOT(product)(w, x)             fma(even, even, odd * odd)
- * and, once, v16, scales16 with their functions, and how many outputs a tile has: for one row
- * DOT_OUTPUTS (bf16), DOT_OUTPUTS_CODES (NVFP4), for 2, 4 and 8 rows at most DOT_OUTPUTS_2, _4, _8
- * (0: never eight rows); all powers of two. */
+ * and, once, v16, scales16 with their functions, DOT_ROWS (the most rows of a tile, at most 8) and
+ * dot_outputs(kind, rows): how many outputs such a tile has, a power of two, at most DOT_OUTPUTS.
+ */
+
+/* Finishes the sums of a tile of R rows and T outputs and puts them where they belong. */
+INLINE void DOT(emit)(const struct dot_call *c, const v16 *acc, const int R, const int T, int r0,
+                      int o)
+{
+    UNROLL
+    for (int i = 0; i < R * T; i += KERNEL_LANES) {
+        const int n = R * T - i < KERNEL_LANES ? R * T - i : KERNEL_LANES;
+        float *y = c->y + (size_t)(r0 + i / T) * c->y_stride + o;
+        v16 v = v16_sums(acc + i, n);
+        if (c->round)
+            v = v16_round(v);
+        if (c->add) {
+            _Alignas(64) float before[KERNEL_LANES] = {0};
+            UNROLL
+            for (int j = 0; j < n; j += T)
+                memcpy(before + j, y + (size_t)(j / T) * c->y_stride, (size_t)T * sizeof *y);
+            v = v16_add(v16_load(before), v);
+            if (c->round)
+                v = v16_round(v);
+        }
+        _Alignas(64) float sum[KERNEL_LANES];
+        v16_store(sum, v);
+        UNROLL
+        for (int j = 0; j < n; j += T)
+            memcpy(y + (size_t)(j / T) * c->y_stride, sum + j, (size_t)T * sizeof *y);
+    }
+}
+
+/* Block b of all: R rows with T outputs' codes at w, their scales decoded. */
+INLINE void DOT(codes_step)(const struct dot_call *c, const int R, const int T, v16 *acc,
+                            const void *const *x, const uint8_t *w, const scales16 *scale, int b,
+                            int b0)
+{
+    UNROLL
+    for (int t = 0; t < T; t++) {
+        const w_pair wt = DOT(load_codes)(w + (size_t)t * c->w_stride);
+        const v16 st = scales_pair(&scale[t], b - b0);
+        UNROLL
+        for (int r = 0; r < R; r++)
+            acc[r * T + t] = v16_fma(DOT(product)(wt, DOT(load_x)(x[r], b)), st, acc[r * T + t]);
+    }
+}
 
 /* R rows from row r0 on, T outputs from o on. */
 INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, const int R,
@@ -23,65 +67,55 @@ INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, con
     UNROLL
     for (int i = 0; i < R * T; i++)
         acc[i] = v16_zero();
-    const void *const *x = c->x + r0;
+    const void *x[DOT_ROWS];
+    UNROLL
+    for (int r = 0; r < R; r++)
+        x[r] = c->x[r0 + r];
     const uint8_t *w = c->w + (size_t)o * c->w_stride;
     const int whole = c->in / KERNEL_BLOCK, rest = c->in % KERNEL_BLOCK;
 
     if (kind == KIND_NVFP4) {
         const uint8_t *s = c->scales + (size_t)o * c->scales_stride;
         for (int b0 = 0; b0 < whole || (b0 == whole && rest > 0); b0 += BLOCKS_PER_SCALES) {
-            scales16 scale[TILE_MAX];
+            scales16 scale[DOT_OUTPUTS];
             const int groups = c->in / NVFP4_GROUP - 2 * b0;
             UNROLL
             for (int t = 0; t < T; t++)
                 scale[t] = scales_decode(s + (size_t)t * c->scales_stride + 2 * b0, groups);
             const int end = b0 + BLOCKS_PER_SCALES < whole ? b0 + BLOCKS_PER_SCALES : whole;
-            /* The next tile's: too many short streams for a processor to see them coming. */
+            /* Further on: too many short streams for a processor to see them coming. */
             if (r0 == 0) {
                 UNROLL
                 for (int t = 0; t < T; t++) {
-                    const uint8_t *next = w + (size_t)(t + T) * c->w_stride + 16 * (size_t)b0;
+                    const uint8_t *next =
+                        w + (size_t)(t + DOT_OUTPUTS) * c->w_stride + 16 * (size_t)b0;
                     __builtin_prefetch(next);
                     __builtin_prefetch(next + 64);
-                    __builtin_prefetch(s + (size_t)(t + T) * c->scales_stride + 2 * b0);
+                    __builtin_prefetch(s + (size_t)(t + DOT_OUTPUTS) * c->scales_stride + 2 * b0);
                 }
             }
-            for (int b = b0; b < end; b++) {
-                UNROLL
-                for (int t = 0; t < T; t++) {
-                    const w_pair wt = DOT(load_codes)(w + (size_t)t * c->w_stride + 16 * (size_t)b);
-                    const v16 st = scales_pair(&scale[t], b - b0);
-                    UNROLL
-                    for (int r = 0; r < R; r++)
-                        acc[r * T + t] =
-                            v16_fma(DOT(product)(wt, DOT(load_x)(x[r], b)), st, acc[r * T + t]);
-                }
-            }
+            for (int b = b0; b < end; b++)
+                DOT(codes_step)(c, R, T, acc, x, w + 16 * (size_t)b, scale, b, b0);
             if (b0 + BLOCKS_PER_SCALES <= whole || rest == 0)
                 continue;
             /* a last group of 16: the other half of its block is zeros */
-            UNROLL
-            for (int t = 0; t < T; t++) {
-                uint8_t codes[16] = {0};
-                memcpy(codes, w + (size_t)t * c->w_stride + 16 * (size_t)whole, 8);
-                const w_pair wt = DOT(load_codes)(codes);
-                const v16 st = scales_pair(&scale[t], whole - b0);
-                UNROLL
-                for (int r = 0; r < R; r++)
-                    acc[r * T + t] =
-                        v16_fma(DOT(product)(wt, DOT(load_x)(x[r], whole)), st, acc[r * T + t]);
-            }
+            uint8_t codes[DOT_OUTPUTS][16] = {{0}};
+            struct dot_call last = *c;
+            last.w_stride = sizeof codes[0];
+            for (int t = 0; t < T; t++)
+                memcpy(codes[t], w + (size_t)t * c->w_stride + 16 * (size_t)whole, 8);
+            DOT(codes_step)(&last, R, T, acc, x, codes[0], scale, whole, b0);
             break;
         }
     } else {
         const size_t bytes = kind == KIND_BF16 ? 2 : 4;
         for (int b = 0; b < whole; b++) {
-            w_pair wp[TILE_MAX];
+            w_pair wp[DOT_OUTPUTS];
             /* Eight streams of whole lines are noticed; fewer, half used, need the hint. */
             if (T < 8 && r0 == 0) {
                 UNROLL
                 for (int t = 0; t < T; t++)
-                    __builtin_prefetch(w + (size_t)(t + T) * c->w_stride +
+                    __builtin_prefetch(w + (size_t)(t + DOT_OUTPUTS) * c->w_stride +
                                        (size_t)b * KERNEL_BLOCK * bytes);
             }
             UNROLL
@@ -109,55 +143,54 @@ INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, con
             }
         }
     }
-
-    float sum[TILE_MAX];
-    if (R * T % 4 == 0) {
-        UNROLL
-        for (int i = 0; i < R * T; i += 4)
-            v16_sum4(acc[i], acc[i + 1], acc[i + 2], acc[i + 3], sum + i);
-    } else {
-        UNROLL
-        for (int i = 0; i < R * T; i++)
-            sum[i] = v16_sum(acc[i]);
-    }
-    UNROLL
-    for (int r = 0; r < R; r++) {
-        float *y = c->y + (size_t)(r0 + r) * c->y_stride + o;
-        UNROLL
-        for (int t = 0; t < T; t++)
-            y[t] = emit(c, y + t, sum[r * T + t]);
-    }
+    DOT(emit)(c, acc, R, T, r0, o);
 }
 
-/* All rows, `outputs` outputs from o on (1 for the last few): the weights that several rows share
- * stay in the first-level cache between them. */
+/* R rows, `outputs` outputs from o on. */
+INLINE void DOT(tiles)(const struct dot_call *c, const enum weight_kind kind, const int R, int r0,
+                       int o, const int outputs)
+{
+    const int T = dot_outputs(kind, R) < outputs ? dot_outputs(kind, R) : outputs;
+    for (int t = 0; t < outputs; t += T)
+        DOT(tile)(c, kind, R, T, r0, o + t);
+}
+
+/* All rows: the weights that several tiles of rows share stay in the first-level cache between
+ * them. Nine rows are five and four, not eight and a lonely one. */
 INLINE void DOT(rows)(const struct dot_call *c, const enum weight_kind kind, int rows, int o,
                       const int outputs)
 {
-    const int at_2 = outputs < DOT_OUTPUTS_2 ? outputs : DOT_OUTPUTS_2;
-    const int at_4 = outputs < DOT_OUTPUTS_4 ? outputs : DOT_OUTPUTS_4;
-    const int at_8 = outputs < DOT_OUTPUTS_8 ? outputs : DOT_OUTPUTS_8;
-    int r = 0;
-    for (; DOT_OUTPUTS_8 > 0 && r + 8 <= rows; r += 8)
-        for (int t = 0; t < outputs; t += at_8)
-            DOT(tile)(c, kind, 8, at_8, r, o + t);
-    for (; r + 4 <= rows; r += 4)
-        for (int t = 0; t < outputs; t += at_4)
-            DOT(tile)(c, kind, 4, at_4, r, o + t);
-    for (; r + 2 <= rows; r += 2)
-        for (int t = 0; t < outputs; t += at_2)
-            DOT(tile)(c, kind, 2, at_2, r, o + t);
-    for (; r < rows; r++)
-        DOT(tile)(c, kind, 1, outputs, r, o);
+    for (int r = 0; r < rows;) {
+        const int left = rows - r;
+        const int n = left <= DOT_ROWS ? left : left >= 2 * DOT_ROWS ? DOT_ROWS : (left + 1) / 2;
+        switch (n) {
+#define CASE(R)                                                                                    \
+    case R:                                                                                        \
+        if (R <= DOT_ROWS)                                                                         \
+            DOT(tiles)(c, kind, R <= DOT_ROWS ? R : 1, r, o, outputs);                             \
+        break;
+            CASE(1)
+            CASE(2)
+            CASE(3)
+            CASE(4)
+            CASE(5)
+            CASE(6)
+            CASE(7)
+            CASE(8)
+#undef CASE
+        }
+        r += n;
+    }
 }
 
 INLINE void DOT(kind)(const struct dot_call *c, const enum weight_kind kind, int rows, int count)
 {
-    const int outputs = kind == KIND_NVFP4 ? DOT_OUTPUTS_CODES : DOT_OUTPUTS;
     int o = 0;
-    for (; o + outputs <= count; o += outputs)
-        DOT(rows)(c, kind, rows, o, outputs);
-    for (; o < count; o++)
+    for (; o + DOT_OUTPUTS <= count; o += DOT_OUTPUTS)
+        DOT(rows)(c, kind, rows, o, DOT_OUTPUTS);
+    for (; o + 2 <= count; o += 2)
+        DOT(rows)(c, kind, rows, o, 2);
+    if (o < count)
         DOT(rows)(c, kind, rows, o, 1);
 }
 

@@ -26,16 +26,6 @@ struct dot_call {
     bool round, add;
 };
 
-enum { TILE_MAX = 16 /* rows x outputs */, BLOCKS_PER_SCALES = 8 };
-
-INLINE float emit(const struct dot_call *c, const float *before, float sum)
-{
-    if (c->round)
-        sum = bf16_to_f32(f32_to_bf16(sum));
-    if (!c->add)
-        return sum;
-    sum = *before + sum;
-    return c->round ? bf16_to_f32(f32_to_bf16(sum)) : sum;
-}
+enum { TILE_MAX = 32 /* rows x outputs */, BLOCKS_PER_SCALES = 8 };
 
 #endif
