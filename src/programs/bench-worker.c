@@ -193,12 +193,13 @@ static int serve(int argc, char **argv)
         {.name = "--drafter",
          .kind = OPTION_TEXT,
          .value_name = "DIR",
-         .help = "A drafter. Refused (DECODER-NOT-LOADED): the runners here decode serially.",
+         .help = "A DFlash drafter of this model: serves the block protocol and, with v1.1, free "
+                 "runs of spec mode dflash. Default: BENCH_WORKER_DRAFTER, else none.",
          .target = &o.drafter},
         {.name = "--trusted",
          .kind = OPTION_SWITCH,
          .help = "Organiser's build only: with v1.1, serves and advertises "
-                 "cohort_reference_replay.",
+                 "cohort_reference_replay; with --drafter, the reference of the block protocol.",
          .target = &o.trusted},
         {.name = "--speculative-protocol",
          .kind = OPTION_TEXT,
@@ -221,7 +222,8 @@ static int serve(int argc, char **argv)
     };
     const struct command command = {
         .name = "bench-worker runtime-worker",
-        .summary = "Serves one phase of Engine Protocol v1: hello first, then one response line on "
+        .summary = "Serves one phase of Engine Protocol v1, and with a drafter of the block "
+                   "protocol: hello first, then one response line on "
                    "stdout for each request line on stdin, until stdin ends.",
         .notes = "exit codes: 0 the input ended, 1 run error, 2 usage.\n"
                  "environment: BENCH_WORKER_YARN_MAGNITUDE, BENCH_WORKER_THREADS, "

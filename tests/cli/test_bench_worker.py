@@ -525,7 +525,10 @@ def test_a_missing_scale_is_a_load_error(build, run, tmp_path):
     (["--weights", "/nonexistent", "--resource", "x"], 2, "badValue(--resource)"),
     (["--weights", "/nonexistent", "--resource", "x=1", "--resource", "x=2"], 2, "badValue(--resource)"),
     (["--weights", "/nonexistent", "--yarn-magnitude", "1.0"], 2, "badValue(--yarn-magnitude)"),
-    (["--weights", "/nonexistent", "--drafter", "d"], 1, "DECODER-NOT-LOADED"),
+    (["--weights", "/nonexistent", "--drafter"], 2, "missingValue(--drafter)"),
+    (["--weights", "/nonexistent", "--drafter", " "], 2, "badValue(--drafter)"),
+    (["--weights", VECTOR, "--drafter", "/nonexistent"], 1, "/nonexistent"),
+    (["--weights", VECTOR, "--drafter", ROOT / "models/laguna-nano-dflash"], 1, "CONFIG-INVALID"),
     (["--weights", "/nonexistent"], 1, "/nonexistent"),
     (["--weights", VECTOR, "--cpu", "z80"], 1, "CPU-UNSUPPORTED"),
     (["--weights", VECTOR, "--kv-bytes", "1000"], 1, "KV-BYTES-EXCEEDED"),
@@ -551,7 +554,7 @@ def test_bad_arguments_get_one_line(build, run, arguments, code, text):
     ("BENCH_WORKER_YARN_MAGNITUDE", "", 2, "BENCH_WORKER_YARN_MAGNITUDE"),
     ("BENCH_WORKER_THREADS", "two", 2, "BENCH_WORKER_THREADS"),
     ("BENCH_WORKER_RESIDENT_SOCKET", "/tmp/x", 2, "RESIDENT-UNSUPPORTED"),
-    ("BENCH_WORKER_DRAFTER", "d", 1, "DECODER-NOT-LOADED"),
+    ("BENCH_WORKER_DRAFTER", "/nonexistent", 1, "/nonexistent"),
     ("MLXFAST_CPU", "z80", 1, "CPU-UNSUPPORTED"),
 ])
 def test_bad_environment_gets_one_line(build, run, name, value, code, text):

@@ -57,7 +57,9 @@ static void laguna_bytes(void **state)
         "\"supportsCompiledDecode\":false,\"supportsPackedPrefill\":false,\"supportsMTP\":false,"
         "\"supportsCompactRecurrentMTPReplay\":false},\"kvBackends\":[\"contiguous\"],"
         "\"decoders\":[{\"mode\":\"serial\",\"drafter\":\"none\",\"state\":\"stateless\","
-        "\"depth\":null}],\"regimes\":[{\"batch\":\"single\",\"timing\":\"freeRun\","
+        "\"depth\":null},{\"mode\":\"dflash\",\"drafter\":\"assistantCheckpoint\","
+        "\"state\":\"requestStateful\",\"depth\":[1,15]}],\"regimes\":[{\"batch\":\"single\","
+        "\"timing\":\"freeRun\","
         "\"perStreamTiming\":false},{\"batch\":\"single\",\"timing\":\"teacherForced\","
         "\"perStreamTiming\":false}],\"multimodal\":false,\"recurrentLayers\":false,"
         "\"requiresKeepMask\":false}");

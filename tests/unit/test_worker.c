@@ -129,8 +129,10 @@ static void options_are_checked_by_name(void **state)
     o.runner = "mlxfast/laguna";
     assert_true(worker_check_options(&o, &err));
     o.drafter = "some/folder";
+    assert_true(worker_check_options(&o, &err));
+    o.drafter = " ";
     assert_false(worker_check_options(&o, &err));
-    assert_string_equal(err.name, "DECODER-NOT-LOADED");
+    assert_non_null(strstr(err.message, "badValue(--drafter)"));
     o = base;
     o.speculative_protocol = "v1.2";
     assert_false(worker_check_options(&o, &err));

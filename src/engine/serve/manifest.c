@@ -15,8 +15,15 @@ enum { MANIFEST_SCHEMA_VERSION = 1 };
 
 static const char *const laguna_model_types[] = {"laguna", NULL};
 static const char *const contiguous_only[] = {"contiguous", NULL};
-static const struct manifest_decoder serial_only[] = {
-    {.mode = "serial", .drafter = "none", .state = "stateless"}};
+/* A drafter keeps keys and values of its own for each sequence. A block of the wire has 16 rows. */
+static const struct manifest_decoder serial_and_dflash[] = {
+    {.mode = "serial", .drafter = "none", .state = "stateless"},
+    {.mode = "dflash",
+     .drafter = "assistantCheckpoint",
+     .state = "requestStateful",
+     .has_depth = true,
+     .depth_low = 1,
+     .depth_high = 15}};
 static const struct manifest_regime single_stream[] = {{.batch = 1, .free_run = true},
                                                        {.batch = 1, .free_run = false}};
 
@@ -25,8 +32,8 @@ static const struct runner_manifest runners[] = {
      .model_types = laguna_model_types,
      .backend = "cpu",
      .kv_backends = contiguous_only,
-     .decoders = serial_only,
-     .decoder_count = 1,
+     .decoders = serial_and_dflash,
+     .decoder_count = 2,
      .regimes = single_stream,
      .regime_count = 2},
 };

@@ -3,22 +3,23 @@
 
 #include "engine/decode/pick.h"
 #include "engine/decode/serial.h"
+#include "engine/decode/speculate.h"
+#include "engine/serve/memory.h"
+#include "engine/serve/spec.h"
 
 #include <math.h>
-#include <string.h>
-#include <sys/resource.h>
 
 /* One bit per request field, so that what a kind requires and allows is one table. */
 enum field {
 #define FIELD(type, name, required) FIELD_##name,
-    WIRE_REQUEST_FIELDS(FIELD)
+    WIRE_REQUEST_FIELDS(FIELD) WIRE_BLOCK_REQUEST_FIELDS(FIELD)
 #undef FIELD
 };
 #define BIT(name) (1u << FIELD_##name)
 
 static const char *const field_names[] = {
 #define FIELD(type, name, required) #name,
-    WIRE_REQUEST_FIELDS(FIELD)
+    WIRE_REQUEST_FIELDS(FIELD) WIRE_BLOCK_REQUEST_FIELDS(FIELD)
 #undef FIELD
 };
 
@@ -37,6 +38,15 @@ static const struct kind_fields {
     [WIRE_KIND_cohort_reference_replay] = {BIT(replay_seeds_by_stream) | BIT(committed_by_stream),
                                            BIT(batch_size) | BIT(logit_top_k) | BIT(rel_envelope) |
                                                BIT(replay_width)},
+    [WIRE_KIND_dflash_decode_warm] = {0, 0},
+    [WIRE_KIND_dflash_decode_begin] = {BIT(seed_tokens), 0},
+    [WIRE_KIND_dflash_decode_block] = {BIT(token) | BIT(max_block_size), 0},
+    [WIRE_KIND_dflash_phase_diagnostics] = {0, 0},
+    [WIRE_KIND_dflash_reference_prefill] = {BIT(seed_tokens), 0},
+    [WIRE_KIND_dflash_reference_rows] = {BIT(prefix_tokens) | BIT(seed_token_count) |
+                                             BIT(start_offset) | BIT(count) |
+                                             BIT(declared_block_width),
+                                         BIT(verify_block_tokens)},
 };
 
 /* Presence of a field of each wire type. */
@@ -55,6 +65,7 @@ static unsigned present_fields(const struct wire_request *r)
     if (PRESENT_##type(r->name))                                                                   \
         bits |= BIT(name);
     WIRE_REQUEST_FIELDS(FIELD)
+    WIRE_BLOCK_REQUEST_FIELDS(FIELD)
 #undef FIELD
     return bits;
 }
@@ -76,6 +87,11 @@ static bool check_request(const struct verbs *v, enum wire_kind kind, unsigned p
         return not_advertised(err, "batched_free_run_decode");
     if (kind == WIRE_KIND_cohort_reference_replay && !(v->speculative && v->trusted))
         return not_advertised(err, "cohort_reference_replay");
+    if (wire_kind_is_block(kind) && !v->block.config)
+        return not_advertised(err, "dflash_block_decode");
+    if ((kind == WIRE_KIND_dflash_reference_prefill || kind == WIRE_KIND_dflash_reference_rows) &&
+        !v->trusted)
+        return not_advertised(err, "dflash_reference");
     if ((present & BIT(spec)) && !v->speculative)
         return error_set(err, "", "spec requires --speculative-protocol v1.1");
     const struct kind_fields *f = &kind_fields[kind];
@@ -115,40 +131,10 @@ static bool begin(struct verbs *v, const struct wire_tokens *prompt, enum verbs_
     return true;
 }
 
-/* The decoder that serves this spec; effective is echoed. */
-static bool resolve_spec(const struct verbs *v, const struct wire_spec *spec,
-                         struct wire_spec *effective, struct error *err)
-{
-    if (!spec->present)
-        return true;
-    bool declared = false;
-    for (size_t i = 0; i < v->manifest->decoder_count; i++)
-        declared |= strcmp(v->manifest->decoders[i].mode, spec->mode) == 0;
-    if (!declared) {
-        error_set(err, "DECODER-NOT-LOADED",
-                  "spec mode %s is not among the loaded decoders (serial)", spec->mode);
-        return error_at(err, NULL, "spec.mode", NULL);
-    }
-    if (spec->has_mtp || spec->dflash || spec->dspark) {
-        error_set(err, "SPEC-INVALID", "spec mode %s takes no block of another mode", spec->mode);
-        return error_at(err, NULL, "spec", NULL);
-    }
-    *effective = (struct wire_spec){.present = true, .mode = spec->mode};
-    return true;
-}
-
-static uint64_t peak_resident_bytes(void)
-{
-    struct rusage usage;
-    if (getrusage(RUSAGE_SELF, &usage) != 0)
-        return 0;
-    return (uint64_t)usage.ru_maxrss * 1024;
-}
-
 static void report_memory(struct wire_response *out)
 {
     out->expert_stats.present = true; /* nothing is streamed: zeros */
-    out->peak_ram_gb = (struct wire_f64){true, (double)peak_resident_bytes() / 1e9};
+    memory_report_peak(out);
 }
 
 static bool report_correctness(struct verbs *v, struct arena *arena, int32_t token,
@@ -188,7 +174,7 @@ static bool answer_decode_begin(struct verbs *v, enum verbs_sequence sequence,
                                 struct error *err)
 {
     int32_t token;
-    if (!resolve_spec(v, &r->spec, &out->effective_spec, err) ||
+    if (!spec_resolve(&r->spec, v->manifest, &v->drafter, &out->effective_spec, &v->width, err) ||
         !begin(v, &r->seed_tokens, sequence, &token, err))
         return false;
     v->completed_work++;
@@ -249,46 +235,79 @@ static bool answer_correctness(struct verbs *v, struct arena *arena, const struc
     if (sink.count != steps)
         return error_set(err, "INTERRUPTED", "the run was interrupted");
     out->tokens = (struct wire_tokens){true, sink.count, sink.items};
-    out->peak_ram_gb = (struct wire_f64){true, (double)peak_resident_bytes() / 1e9};
+    memory_report_peak(out);
     return true;
 }
 
-/* Serial rounds: one forward and one committed token each, nothing drafted. */
+/* A free run as its rounds come: one entry of lengths for each. */
+struct free_run {
+    int64_t *tokens;
+    uint32_t *lengths;
+    size_t made, rounds;
+    int width;
+};
+
+static int begin_round(void *context, size_t round)
+{
+    struct free_run *run = context;
+    run->rounds = round + 1;
+    return run->width;
+}
+
+static bool end_token(void *context, int32_t token)
+{
+    struct free_run *run = context;
+    run->tokens[run->made++] = token;
+    run->lengths[run->rounds - 1]++;
+    return true;
+}
+
+/* One forward of the target for each round. The same loop whatever the width: serial rounds draft
+ * nothing and commit one token each. */
 static bool answer_free_decode_run(struct verbs *v, struct arena *arena,
                                    const struct wire_request *r, struct wire_response *out,
                                    struct error *err)
 {
-    size_t count = r->count.value;
+    const size_t count = r->count.value;
     if (!check_sequence(v, SEQUENCE_FREE_RUN, "free_decode_run", "free_decode_begin", err) ||
         !check_room(v, (uint64_t)session_position(v->session) + count, err))
         return false;
-    int64_t *tokens = arena_array(arena, count, sizeof *tokens);
-    uint32_t *lengths = arena_array(arena, count, sizeof *lengths);
-    if (!serial_rounds(v->session, &v->next_token, count, tokens, err))
+    struct free_run run = {.tokens = arena_array(arena, count, sizeof *run.tokens),
+                           .lengths = arena_array(arena, count, sizeof *run.lengths),
+                           .width = v->width};
+    const struct serial_request request = {.count = count, .on_token = end_token, .context = &run};
+    const struct speculate_plan plan = {.schedule = begin_round, .context = &run};
+    struct speculate_counts counts = {0};
+    struct serial_result result = {.end = SERIAL_END_LENGTH};
+    if (!speculate_rounds(v->session, &v->next_token, &request, &plan, &counts, &result, err))
         return false;
-    for (size_t i = 0; i < count; i++)
-        lengths[i] = 1;
-    v->completed_work += (int64_t)count;
-    out->tokens = (struct wire_tokens){true, count, tokens};
-    out->acceptance_lengths = (struct wire_u32s){true, count, lengths};
-    out->drafted_total = (struct wire_u64){true, 0};
-    out->accepted_total = (struct wire_u64){true, 0};
-    out->committed_total = (struct wire_u64){true, count};
+    if (result.end != SERIAL_END_LENGTH)
+        return error_set(err, "INTERRUPTED", "the run was interrupted");
+    v->completed_work += (int64_t)counts.rounds;
+    out->tokens = (struct wire_tokens){true, count, run.tokens};
+    out->acceptance_lengths = (struct wire_u32s){true, run.rounds, run.lengths};
+    out->drafted_total = (struct wire_u64){true, counts.drafted};
+    out->accepted_total = (struct wire_u64){true, counts.accepted};
+    out->committed_total = (struct wire_u64){true, run.made};
+    if (v->width > 1) {
+        /* offered[0] counts the rounds that drafted: their rows ran in one forward. */
+        out->spec_decoder.text = "dflash";
+        out->verification_mode.text = counts.offered[0] > 0 ? "rectangular" : "serial";
+        out->rectangular_verification_rounds = (struct wire_u64){true, counts.offered[0]};
+        out->serial_verification_rounds =
+            (struct wire_u64){true, counts.rounds - counts.offered[0]};
+    }
     return true;
 }
 
-/* The watermarks as they are before the phase's state is dropped. Nothing is cached: keys, values
- * and scratch are allocated once at load and stay in use. */
+/* The watermarks as they are before the phase's state is dropped. */
 static void answer_phase_diagnostics(struct verbs *v, struct wire_response *out)
 {
-    uint64_t active = model_get_info(v->model)->weight_bytes + session_bytes(v->session);
-    uint64_t peak = peak_resident_bytes();
-    report_memory(out);
+    out->expert_stats.present = true;
+    memory_report(v->session, model_get_info(v->model)->weight_bytes + v->drafter.weight_bytes,
+                  out);
     out->completed_work = (struct wire_i64){true, v->completed_work};
     out->cache_memory = (struct wire_i64){true, 0};
-    out->mlx_active_memory_bytes = (struct wire_u64){true, active};
-    out->mlx_cache_memory_bytes = (struct wire_u64){true, 0};
-    out->mlx_peak_memory_bytes = (struct wire_u64){true, peak > active ? peak : active};
     verbs_drop(v);
 }
 
@@ -387,8 +406,33 @@ static bool dispatch(struct verbs *v, struct arena *arena, enum wire_kind kind,
 void verbs_drop(struct verbs *v)
 {
     session_reset(v->session);
+    block_verbs_end(&v->block);
     v->sequence = SEQUENCE_NONE;
     v->completed_work = 0;
+}
+
+void verbs_refused(struct verbs *v)
+{
+    verbs_drop(v);
+    block_verbs_refused(&v->block);
+}
+
+/* The two protocols share one session: who speaks ends the other's sequence. */
+static bool answer(struct verbs *v, struct arena *arena, enum wire_kind kind,
+                   const struct wire_request *r, struct wire_response *out, struct error *err)
+{
+    if (v->block.poisoned)
+        return error_set(err, "SESSION-POISONED", "a request was refused before this one");
+    const bool block = wire_kind_is_block(kind);
+    v->block.begun |= block && v->block.config;
+    if (!check_request(v, kind, present_fields(r), err))
+        return false;
+    if (!block) {
+        block_verbs_end(&v->block);
+        return dispatch(v, arena, kind, r, out, err);
+    }
+    v->sequence = SEQUENCE_NONE;
+    return block_verbs_answer(&v->block, arena, kind, r, out, err);
 }
 
 bool verbs_answer(struct verbs *v, struct arena *arena, const struct wire_request *request,
@@ -396,10 +440,9 @@ bool verbs_answer(struct verbs *v, struct arena *arena, const struct wire_reques
 {
     enum wire_kind kind = wire_kind_find(request->kind.text);
     bool ok = kind < WIRE_KIND_COUNT
-                  ? check_request(v, kind, present_fields(request), err) &&
-                        dispatch(v, arena, kind, request, out, err)
+                  ? answer(v, arena, kind, request, out, err)
                   : error_set(err, "WIRE-UNKNOWN-KIND", "the request kind is not known");
     if (!ok)
-        verbs_drop(v);
+        verbs_refused(v);
     return ok;
 }

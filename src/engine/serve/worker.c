@@ -7,6 +7,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/serve/lines.h"
 #include "engine/serve/manifest.h"
+#include "engine/serve/spec.h"
 #include "engine/serve/verbs.h"
 #include "wire/wire.h"
 
@@ -17,7 +18,7 @@
 #include <sys/random.h>
 #include <sys/utsname.h>
 
-enum { NONCE_BYTES = 16, WARM_UP_ROWS = 64, WARM_UP_STEPS = 3 };
+enum { NONCE_BYTES = 16, WARM_UP_ROWS = 64, WARM_UP_STEPS = 3, MOST_CAPABILITIES = 6 };
 
 struct worker {
     struct verbs verbs;
@@ -80,11 +81,8 @@ bool worker_check_options(const struct worker_options *o, struct error *err)
         return bad_value(err, "--kv-bytes", NULL, "a positive number of bytes is needed");
     if (!check_resources(o, err))
         return false;
-    if (o->drafter) {
-        error_set(err, "DECODER-NOT-LOADED",
-                  "a drafter was asked for, and this runner loads no other decoder than serial");
-        return error_at(err, o->drafter, "--drafter", NULL);
-    }
+    if (o->drafter && is_blank(o->drafter))
+        return bad_value(err, "--drafter", NULL, "a drafter is a folder");
     return true;
 }
 
@@ -128,7 +126,7 @@ static bool warm_up(struct verbs *v, struct error *err)
         if (!session_feed(v->session, tokens, 1, err))
             return false;
     verbs_drop(v);
-    return true;
+    return !v->block.config || block_verbs_warm(&v->block, err);
 }
 
 static bool load(struct worker *w, const struct worker_options *o, struct error *err)
@@ -145,12 +143,17 @@ static bool load(struct worker *w, const struct worker_options *o, struct error 
     }
     if (!session_new(v->model, &v->session, err))
         return false;
+    if (o->drafter && (!served_drafter_open(o->drafter, v->model, &v->drafter, err) ||
+                       !session_set_drafter(v->session, v->drafter.dflash, err)))
+        return false;
     if (session_bytes(v->session) > (uint64_t)o->kv_bytes) {
         error_set(err, "KV-BYTES-EXCEEDED",
                   "a context of %lld needs %zu bytes of keys and values; --kv-bytes allows %lld",
                   (long long)info->context, session_bytes(v->session), (long long)o->kv_bytes);
         return error_at(err, NULL, "--kv-bytes", NULL);
     }
+    if (v->drafter.dflash)
+        block_verbs_open(&v->block, v->model, v->drafter.dflash, v->session);
     v->speculative = o->speculative_protocol != NULL;
     v->trusted = o->trusted;
     uint8_t random[NONCE_BYTES];
@@ -178,7 +181,9 @@ void worker_close(struct worker *w)
 {
     if (!w)
         return;
+    block_verbs_close(&w->verbs.block);
     session_free(w->verbs.session);
+    served_drafter_close(&w->verbs.drafter);
     model_close(w->verbs.model);
     free(w);
 }
@@ -225,17 +230,28 @@ static void fill_hello(const struct worker *w, struct arena *arena, struct wire_
     hello->protocol_version = (struct wire_u32){true, WIRE_PROTOCOL_VERSION};
     hello->backend.text = m->backend;
     hello->device.text = device_text(arena, model_compute(v->model));
-    if (v->speculative) { /* plain v1 leaves the three out: an empty list would be a claim */
-        const char **names = arena_array(arena, 4, sizeof *names);
-        size_t count = manifest_capabilities(m, v->trusted, names);
+    /* Plain v1 leaves its three lists out: an empty one would be a claim. The block protocol is no
+     * part of v1.1, so a drafter is told of in any case. */
+    const char **names = arena_array(arena, MOST_CAPABILITIES, sizeof *names);
+    size_t count = v->speculative ? manifest_capabilities(m, v->trusted, names) : 0;
+    if (v->block.config)
+        names[count++] = "dflash_block_decode";
+    if (v->block.config && v->trusted)
+        names[count++] = "dflash_reference";
+    if (v->speculative || count > 0)
         hello->capabilities = (struct wire_texts){true, count, names};
+    if (v->speculative) {
         const char **modes = arena_array(arena, m->decoder_count, sizeof *modes);
-        for (size_t i = 0; i < m->decoder_count; i++)
-            modes[i] = m->decoders[i].mode;
-        hello->spec_modes = (struct wire_texts){true, m->decoder_count, modes};
+        const size_t loaded = spec_loaded_modes(m, &v->drafter, modes);
+        hello->spec_modes = (struct wire_texts){true, loaded, modes};
         if (manifest_max_batch(m) > 1)
             hello->max_batch_size = (struct wire_u32){true, (uint32_t)manifest_max_batch(m)};
     }
+    if (v->drafter.dflash)
+        hello->head_provenance = (struct wire_head_provenance){.present = true,
+                                                               .sha256 = v->drafter.sha256,
+                                                               .bytes = v->drafter.bytes,
+                                                               .file_count = v->drafter.file_count};
     char *digest = arena_alloc(arena, SHA256_HEX);
     manifest_digest(m, digest);
     hello->runner = (struct wire_runner){.present = true,
@@ -295,7 +311,7 @@ static bool answer_line(struct worker *w, int output, const char *text, size_t l
     memset(&request, 0, sizeof request);
     bool sent;
     if (!wire_request_decode(&arena, text, length, &request, &why)) {
-        verbs_drop(&w->verbs);
+        verbs_refused(&w->verbs);
         sent = send_refusal(w, output, WIRE_ERROR_ID, &why, line, err);
     } else {
         if (!verbs_answer(&w->verbs, &arena, &request, &response, &why)) {
@@ -331,7 +347,7 @@ bool worker_serve(struct worker *w, int input, int output, struct error *err)
             ok = answer_line(w, output, text, length, &line, err);
             break;
         case LINE_TOO_LONG:
-            verbs_drop(&w->verbs);
+            verbs_refused(&w->verbs);
             error_set(&why, "REQUEST-TOO-LONG", "a request line is longer than %d bytes",
                       WIRE_REQUEST_LIMIT);
             ok = send_refusal(w, output, WIRE_ERROR_ID, &why, &line, err);

@@ -13,7 +13,7 @@
 struct worker_options {
     const char *weights;
     const char *runner;  /* NULL: by the checkpoint's model_type */
-    const char *drafter; /* NULL: none */
+    const char *drafter; /* a folder; NULL: serial decoding only */
     bool trusted;
     const char *speculative_protocol; /* NULL: plain v1 */
     const char *const *resources;     /* "NAME=PATH" each */
@@ -23,12 +23,13 @@ struct worker_options {
 };
 
 /* Everything that can be said about the options without reading a file. Errors: missingWeights,
- * emptyRunnerID, unknownRunner, badValue, DECODER-NOT-LOADED. */
+ * emptyRunnerID, unknownRunner, badValue. */
 bool worker_check_options(const struct worker_options *o, struct error *err);
 
 struct worker;
 /* Checks the options, loads, warms up with tokens that no prompt chose. Errors: those above,
- * unexpectedModel, KV-BYTES-EXCEEDED, VOCABULARY-TOO-SMALL, and model_open's. */
+ * unexpectedModel, KV-BYTES-EXCEEDED, VOCABULARY-TOO-SMALL, model_open's and
+ * dflash_open's. */
 bool worker_open(const struct worker_options *o, struct worker **out, struct error *err);
 void worker_close(struct worker *w);
 const struct model_info *worker_model_info(const struct worker *w);
