@@ -62,6 +62,7 @@ def symbols(path):
     ("benchd", "engine"),
     ("record-correctness-golden", "engine"),
     ("bench-worker", "judge"),
+    ("mlxfast", "judge"),
 ])
 def test_binaries_hold_no_foreign_layer(build, program, forbidden):
     foreign = symbols(build / "lib" / f"{forbidden}.a")
