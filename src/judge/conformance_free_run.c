@@ -286,13 +286,16 @@ static void check_replay_refused(struct kit *k, struct verdict *v)
 
 /* ---- speculation ---- */
 
-/* The spec that asks for a mode and leaves its depth to the engine. */
+/* The spec that asks for a mode and leaves its depth to the engine; but dflash, which an engine may
+ * refuse without one, with the least. */
 static bool spec_of(const char *mode, struct arena *a, struct wire_spec *out)
 {
     struct error err = {0};
     char text[96];
     if (strcmp(mode, "serial") == 0)
         snprintf(text, sizeof text, "{\"mode\":\"serial\"}");
+    else if (strcmp(mode, "dflash") == 0)
+        snprintf(text, sizeof text, "{\"mode\":\"dflash\",\"dflash\":{\"depth\":1}}");
     else
         snprintf(text, sizeof text, "{\"mode\":\"%s\",\"%s\":{}}", mode, mode);
     if (!wire_spec_decode(a, text, strlen(text), out, &err))

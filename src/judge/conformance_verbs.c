@@ -16,8 +16,12 @@ static void check_hello_v1(struct kit *k, struct verdict *v)
         kit_fail(v, "%s: %s", k->start_error[KIT_V1].name, k->start_error[KIT_V1].message);
         return;
     }
-    if (p->hello.capabilities.present || p->hello.spec_modes.present ||
-        p->hello.max_batch_size.present)
+    /* The block protocol's are no part of v1.1; an empty list would be a claim. */
+    const struct wire_texts *said = &p->hello.capabilities;
+    bool claims = said->present && said->count == 0;
+    for (size_t i = 0; i < said->count; i++)
+        claims = claims || !manifest_check_is_block_capability(said->items[i]);
+    if (claims || p->hello.spec_modes.present || p->hello.max_batch_size.present)
         kit_fail(v, "without --speculative-protocol the hello carries capabilities, spec_modes or "
                     "max_batch_size");
 }
@@ -51,6 +55,7 @@ static void check_hello_v11(struct kit *k, struct verdict *v)
 {
     static const char *const capabilities[] = {"free_run_decode", "batched_free_run_decode",
                                                "per_stream_timing", "cohort_reference_replay",
+                                               "dflash_block_decode", "dflash_reference",
                                                NULL};
     static const char *const modes[] = {"serial", "mtp", "dflash", "dspark", NULL};
     struct peer *p = kit_peer(k, KIT_V11, v);
@@ -65,6 +70,8 @@ static void check_hello_v11(struct kit *k, struct verdict *v)
     const bool batched = kit_has_capability(p, "batched_free_run_decode");
     if (kit_has_capability(p, "cohort_reference_replay") && !k->trusted)
         kit_fail(v, "cohort_reference_replay is for an organiser's build; --trusted was not given");
+    else if (kit_has_capability(p, "dflash_reference") && !k->trusted)
+        kit_fail(v, "dflash_reference is for an organiser's build; --trusted was not given");
     else if (batched && !kit_has_capability(p, "free_run_decode"))
         kit_fail(v, "batched_free_run_decode without free_run_decode");
     else if (batched && (!h->max_batch_size.present || h->max_batch_size.value < 2))

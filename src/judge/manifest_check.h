@@ -54,6 +54,10 @@ enum { MANIFEST_CAPABILITIES = 4 };
 size_t manifest_check_capabilities(const struct runner_description *m, bool trusted,
                                    const char *names[MANIFEST_CAPABILITIES]);
 
+/* A capability of the block protocol (docs/block-protocol.md): it comes with the drafter that is
+ * loaded, not with the manifest. */
+bool manifest_check_is_block_capability(const char *name);
+
 /* The six checks, all evaluated, in the spec's order. detail tells what was wrong. */
 enum { MANIFEST_CHECKS = 6 };
 struct manifest_verdict {

@@ -67,6 +67,21 @@ def test_bench_worker_passes_whole_with_the_bundled_model(build, nano, tmp_path)
                                        "replay"}
 
 
+def test_bench_worker_with_a_drafter_passes_whole(build, nano, tmp_path):
+    """The block protocol beside v1, in the same hello; mode dflash among the spec modes."""
+    manifest = tmp_path / "manifest.json"
+    manifest.write_bytes(subprocess.run([build / "bench-worker", "manifest", "--weights", nano],
+                                        capture_output=True, check=True, timeout=60).stdout)
+    result = conformance(build / "bench-worker", nano, "--json", "--manifest", manifest, "--contract",
+                         ROOT / "tracks/laguna-nano-serial-v1/contract.json", vocab=None, timeout=600,
+                         env={"BENCH_WORKER_DRAFTER": str(ROOT / "models/laguna-nano-dflash")})
+    found = verdicts(result)
+    assert named(found, "fail") == set(), result.stdout
+    assert named(found, "skipped") == {"cohort", "cohort_counters", "cohort_bounds", "cohort_timing",
+                                       "replay"}
+    assert found["spec_runs"] == found["spec_echo"] == found["hello_v1"] == "pass"
+
+
 def test_bench_worker_of_the_organiser_replays(build, tmp_path):
     """Trusted, with a tiny checkpoint. The engine's own flag comes from a script, as an organiser would
     do it."""
@@ -79,6 +94,17 @@ def test_bench_worker_of_the_organiser_replays(build, tmp_path):
     assert found["replay"] == "pass" and found["replay_not_advertised"] == "skipped"
     untrusted = verdicts(conformance(script, weights, "--json", "--only", "hello_v1_1", vocab=128))
     assert named(untrusted, "fail") == {"hello_v1_1"}
+
+
+def test_the_reference_of_blocks_is_the_organisers(build, nano, tmp_path):
+    script = tmp_path / "reference-worker"
+    script.write_text(f'#!/bin/sh\nexec "{build / "bench-worker"}" "$@" --trusted\n')
+    script.chmod(0o755)
+    env = {"BENCH_WORKER_DRAFTER": str(ROOT / "models/laguna-nano-dflash")}
+    for flags, failed in (([], {"hello_v1_1"}), (["--trusted"], set())):
+        found = verdicts(conformance(script, nano, "--json", "--only", "hello_v1_1", *flags, vocab=4096,
+                                     env=env))
+        assert named(found, "fail") == failed
 
 
 # ---- one fault each ----
