@@ -1,13 +1,13 @@
 #!/usr/bin/python3
-"""Chooses the prompts of tracks/laguna-nano-serial-v1 and writes them as token-id files.
+"""Chooses the prompts of a track of laguna-nano and writes them as token-id files.
 
-usage: choose_prompts.py [--build DIR] [--candidates N] [BOOK...]
+usage: choose_prompts.py [--track ID] [--build DIR] [--candidates N] [BOOK...]
 
-From the held-out last 5 % of each of eight books of the corpus (MLXFAST_SHARED/corpus), N passages
-that begin a paragraph are cut to 512 ids, begin-of-text included. record-correctness-golden runs the
-model on each and reports the screen of docs/track.md; of those that meet the hard limits the passage
-whose continuation repeats itself least is taken. Run by hand, once: the ids are committed, and the
-goldens are made from them by make_serial_track.sh.
+From the held-out last 5 % of each of the track's books of the corpus (MLXFAST_SHARED/corpus), N
+passages that begin a paragraph are cut to 512 ids, begin-of-text included. record-correctness-golden
+runs the model on each and reports the screen of docs/track.md; of those that meet the hard limits the
+passage whose continuation repeats itself least is taken. Run by hand, once: the ids are committed,
+and the goldens are made from them by make_serial_track.sh and make_dflash_track.sh.
 """
 
 import argparse
@@ -20,22 +20,36 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TRACK = ROOT / "tracks" / "laguna-nano-serial-v1"
 WEIGHTS = ROOT / "models" / "laguna-nano"
 SHARED = pathlib.Path(os.environ.get("MLXFAST_SHARED", ROOT.parent / "shared"))
 LENGTH = 512
 CONTINUATION = 129
 
+# Of each track: the pool's prompts, and others that go to public/. No book serves two tracks.
 BOOKS = {
-    "detective-doyle": "The-Adventures-of-Sherlock-Holmes_1661.txt",
-    "economics-smith":
-        "An-Inquiry-into-the-Nature-and-Causes-of-the-Wealth-of-Nations_3300.txt",
-    "essay-thoreau": "Walden-and-On-The-Duty-Of-Civil-Disobedience_205.txt",
-    "novel-austen": "Pride-and-Prejudice_1342.txt",
-    "novel-melville": "Moby-Dick--Or-The-Whale_2701.txt",
-    "philosophy-plato": "The-Republic_1497.txt",
-    "politics-federalist": "The-Federalist-Papers_18.txt",
-    "travel-darwin": "The-Voyage-of-the-Beagle_944.txt",
+    "laguna-nano-serial-v1": {
+        "detective-doyle": "The-Adventures-of-Sherlock-Holmes_1661.txt",
+        "economics-smith":
+            "An-Inquiry-into-the-Nature-and-Causes-of-the-Wealth-of-Nations_3300.txt",
+        "essay-thoreau": "Walden-and-On-The-Duty-Of-Civil-Disobedience_205.txt",
+        "novel-austen": "Pride-and-Prejudice_1342.txt",
+        "novel-melville": "Moby-Dick--Or-The-Whale_2701.txt",
+        "philosophy-plato": "The-Republic_1497.txt",
+        "politics-federalist": "The-Federalist-Papers_18.txt",
+        "travel-darwin": "The-Voyage-of-the-Beagle_944.txt",
+    },
+    "laguna-nano-dflash-v1": {
+        "adventure-twain": "Adventures-of-Huckleberry-Finn_76.txt",
+        "epic-tolstoy": "War-and-Peace_2600.txt",
+        "ethics-aurelius": "Meditations_2680.txt",
+        "gothic-stoker": "Dracula_345.txt",
+        "historical-dickens": "A-Tale-of-Two-Cities_98.txt",
+        "novel-dostoyevsky": "The-Brothers-Karamazov_28054.txt",
+        "novel-eliot": "Middlemarch_145.txt",
+        "politics-hobbes": "Leviathan_3207.txt",
+        "public/convict-dickens": "Great-Expectations_1400.txt",
+        "public/orphan-dickens": "David-Copperfield_766.txt",
+    },
 }
 
 
@@ -78,12 +92,14 @@ def meets_hard_limits(screen):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--track", choices=sorted(BOOKS), default="laguna-nano-serial-v1")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--candidates", type=int, default=12)
-    parser.add_argument("books", nargs="*", default=sorted(BOOKS))
+    parser.add_argument("books", nargs="*")
     options = parser.parse_args()
-    for name in options.books:
-        text = body((SHARED / "corpus" / BOOKS[name]).read_text(encoding="utf-8-sig"))
+    track, books = ROOT / "tracks" / options.track, BOOKS[options.track]
+    for name in options.books or sorted(books):
+        text = body((SHARED / "corpus" / books[name]).read_text(encoding="utf-8-sig"))
         with tempfile.TemporaryDirectory() as temporary:
             folder = pathlib.Path(temporary)
             cases = []
@@ -96,7 +112,7 @@ def main():
             report = folder / "screen.json"
             run([options.build / "record-correctness-golden", "--worker-bin",
                  options.build / "bench-worker", "--weights", WEIGHTS, "--contract",
-                 TRACK / "contract.json", "--out", folder / "golden.json", "--steps",
+                 track / "contract.json", "--out", folder / "golden.json", "--steps",
                  CONTINUATION, "--screen-report", report, "--quiet", *cases])
             screens = json.loads(report.read_text())
             rate = {s["name"]: s["ngram"]["longest_match_most_recent_hit_rate"] for s in screens}
@@ -106,7 +122,9 @@ def main():
             best = min(good, key=lambda s: (rate[s["name"]], int(s["name"])))
             ids = json.loads((folder / f"{best['name']}.json").read_text())
         lines = [" ".join(map(str, ids[i:i + 16])) for i in range(0, LENGTH, 16)]
-        (TRACK / "prompts" / f"{name}.txt").write_text("\n".join(lines) + "\n")
+        out = track / "prompts" / f"{name}.txt"
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text("\n".join(lines) + "\n")
         print(f"{name}: passage {best['name']} of {len(screens)} ({len(good)} within the limits), "
               f"distinct {best['distinct_token_fraction']:.3f}, near-ties "
               f"{best['near_tie_row_count']}, minimum gap {best['minimum_top2_gap']:.4f}, "

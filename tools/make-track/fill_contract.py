@@ -1,27 +1,49 @@
 """Writes a contract with the pinned model's revision and the pool of goldens that lie in a folder.
 
-usage: fill_contract.py TEMPLATE OUT REVISION [POOL]       without POOL the pool is left out
+usage: fill_contract.py TEMPLATE OUT REVISION [POOL] [--noop FILE] [--drafter DIR]
+       without POOL the pool is left out
+--noop: noop.json of measure_noop.py, for each entry's noop_decode_speedup
+--drafter: pins the drafter's files under "assistant"
 """
 
+import argparse
 import hashlib
 import json
 import pathlib
-import sys
+
+
+def pin(path, name):
+    data = path.read_bytes()
+    return {"path": name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
 
 
 def main():
-    template, out, revision = sys.argv[1:4]
-    contract = json.loads(pathlib.Path(template).read_text())
-    contract["target"]["upstream_revision"] = revision
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("template")
+    parser.add_argument("out")
+    parser.add_argument("revision")
+    parser.add_argument("pool", nargs="?")
+    parser.add_argument("--noop")
+    parser.add_argument("--drafter", type=pathlib.Path)
+    o = parser.parse_args()
+    contract = json.loads(pathlib.Path(o.template).read_text())
+    contract["target"]["upstream_revision"] = o.revision
     contract.pop("timed_prompt_pool", None)
-    if len(sys.argv) > 4:
+    if o.drafter:
+        contract["assistant"] = {"model_id": f"mlxfast/{o.drafter.name}",
+                                 "files": [pin(o.drafter / name, name)
+                                           for name in ("config.json", "model.safetensors")]}
+    if o.pool:
+        noop = json.loads(pathlib.Path(o.noop).read_text())["prompts"] if o.noop else {}
         pool = []
-        for path in sorted(pathlib.Path(sys.argv[4]).glob("*.golden.json")):
-            data = path.read_bytes()
-            pool.append({"path": f"pool/{path.name}", "sha256": hashlib.sha256(data).hexdigest(),
-                         "bytes": len(data)})
+        for path in sorted(pathlib.Path(o.pool).glob("*.golden.json")):
+            entry = pin(path, f"pool/{path.name}")
+            name = path.name.removesuffix(".golden.json")
+            if o.noop:
+                entry["noop_decode_speedup"] = noop[name]["noop_decode_speedup"]
+            pool.append(entry)
         contract["timed_prompt_pool"] = pool
-    pathlib.Path(out).write_text(json.dumps(contract, indent=2) + "\n")
+    pathlib.Path(o.out).write_text(json.dumps(contract, indent=2) + "\n")
 
 
 if __name__ == "__main__":

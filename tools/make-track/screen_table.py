@@ -1,6 +1,6 @@
 """The screen of the pool's prompts as a page, from the recorder's --screen-report files.
 
-usage: screen_table.py REPORT...
+usage: screen_table.py [--script NAME] REPORT...
 """
 
 import json
@@ -9,7 +9,7 @@ import sys
 
 HEAD = """# Screen of the pool's prompts
 
-Written by `tools/make-track/make_serial_track.sh`; do not edit. Rows are the 1,024 greedy steps after
+Written by `tools/make-track/{script}`; do not edit. Rows are the {rows:,} greedy steps after
 each prompt; repeats are counted over the first 129 of them (`docs/track.md` says how).
 
 | prompt | distinct ids (>= 0.40) | rows with top-2 gap < 0.25 (>= 1) | minimum gap (<= 1.0) | repeats (<= 0.03 wanted) |
@@ -17,16 +17,19 @@ each prompt; repeats are counted over the first 129 of them (`docs/track.md` say
 
 
 def main():
-    rows = {}
-    for path in sys.argv[1:]:
+    arguments, script = sys.argv[1:], "make_serial_track.sh"
+    if arguments[0] == "--script":
+        script, arguments = arguments[1], arguments[2:]
+    rows, steps = {}, 0
+    for path in arguments:
         for s in json.loads(pathlib.Path(path).read_text()):
-            n = s["ngram"]
+            n, steps = s["ngram"], s["row_count"]
             rows[s["name"]] = (
                 f"| {s['name']} | {s['distinct_token_fraction']:.3f} | "
                 f"{s['near_tie_row_count']} of {s['row_count']} | {s['minimum_top2_gap']:.4f} | "
                 f"{n['longest_match_most_recent_hit_count']} of {n['continuation_token_count']} = "
                 f"{n['longest_match_most_recent_hit_rate']:.3f} |")
-    print(HEAD)
+    print(HEAD.format(script=script, rows=steps))
     for name in sorted(rows):
         print(rows[name])
 

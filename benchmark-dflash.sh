@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Local run of the DFlash track: drift tripwire, cool gate, serial and DFlash legs, score.json.
+# ./benchmark-dflash.sh --help
+set -eu
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+exec python3 -B "$here/tools/local_run/dflash.py" "$@"

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# Local run of the serial track: drift tripwire, cool gate, timing, score.json. ./benchmark.sh --help
+set -eu
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+exec python3 -B "$here/tools/local_run/serial.py" "$@"
