@@ -32,6 +32,8 @@ struct client {
     struct free_run_close free_run;
     int64_t run_deadline_ns; /* 0: not armed */
     double run_budget_seconds;
+    bool bare; /* its hello held nothing but the envelope: the block protocol only */
+    struct client_interval last;
     char wait_status[64];
 };
 
@@ -57,6 +59,16 @@ bool client_deadlines_from_environment(struct client_options *o, struct error *e
         *table[i].target = seconds;
     }
     return true;
+}
+
+bool client_ceiling_from_environment(double *seconds, struct error *err)
+{
+    const char *text = getenv("MLXFAST_RUN_CEILING_S");
+    *seconds = CLIENT_RUN_FALLBACK_CEILING;
+    if (text == NULL || number_double(text, seconds))
+        return true;
+    error_set(err, "USAGE", "the run ceiling is a number of seconds per token");
+    return error_at(err, NULL, "MLXFAST_RUN_CEILING_S", text);
 }
 
 struct wire_request client_request(enum wire_kind kind)
@@ -179,10 +191,11 @@ static const char *engine_text(const char *text, struct buffer *out)
     return out->data != NULL ? out->data : "";
 }
 
-static bool decode_reply(struct arena *a, const char *line, size_t length,
+static bool decode_reply(struct arena *a, bool block, const char *line, size_t length,
                          struct wire_response *out, struct error *err)
 {
-    if (wire_response_decode(a, line, length, out, err))
+    if (block ? wire_block_response_decode(a, line, length, out, err)
+              : wire_response_decode(a, line, length, out, err))
         return true;
     if (err != NULL) { /* the decoder's message may repeat a key */
         struct buffer text = {0};
@@ -196,8 +209,21 @@ static bool decode_reply(struct arena *a, const char *line, size_t length,
     return false;
 }
 
+/* Nothing but id, nonce and ok (docs/block-protocol.md). */
+static bool hello_is_bare(const struct wire_response *h)
+{
+    const struct wire_response envelope = {.id = h->id, .nonce = h->nonce, .ok = h->ok};
+    struct buffer whole = {0}, bare = {0};
+    wire_response_encode(h, &whole);
+    wire_response_encode(&envelope, &bare);
+    const bool same = strcmp(whole.data, bare.data) == 0;
+    buffer_free(&whole);
+    buffer_free(&bare);
+    return same;
+}
+
 /* Hello: engine-protocol.md section 6, first row. */
-static bool check_hello(const struct wire_response *h, struct error *err)
+static bool check_hello(const struct wire_response *h, bool bare, struct error *err)
 {
     if (h->id.value != 0)
         return error_set(err, "Protocol", "hello had id %" PRId64 ", expected 0", h->id.value);
@@ -206,6 +232,8 @@ static bool check_hello(const struct wire_response *h, struct error *err)
                          h->error.text != NULL ? h->error.text : "no error text");
     if (h->nonce.text == NULL || h->nonce.text[0] == '\0')
         return error_set(err, "Protocol", "hello did not carry a non-empty nonce");
+    if (bare)
+        return true;
     if (!h->protocol_version.present)
         return error_set(err, "Protocol",
                          "hello protocol_version absent does not match supported 1");
@@ -227,10 +255,11 @@ static bool read_hello(struct client *c, struct error *err)
     size_t length;
     int64_t end_ns;
     if (!read_object(c, &rules, &line, &length, &end_ns, err) ||
-        !decode_reply(&c->session, line, length, &c->hello, err))
+        !decode_reply(&c->session, false, line, length, &c->hello, err))
         return false;
     c->has_hello = true;
-    return check_hello(&c->hello, err) &&
+    c->bare = c->options.block_protocol && hello_is_bare(&c->hello);
+    return check_hello(&c->hello, c->bare, err) &&
            (c->options.window == NULL ||
             reply_check_resident(c->options.window, &c->hello.resident, err));
 }
@@ -250,10 +279,14 @@ bool client_start(const struct client_options *o, struct client **out, struct er
     c->log = launch_log_new(o->echo_stderr);
     static const struct sandbox_plan none;
     const struct sandbox_plan *plan = o->sandbox != NULL ? o->sandbox : &none;
-    const char *const *argv =
-        launch_argv(&c->session, plan->active ? plan->engine : o->engine,
-                    plan->active ? plan->weights : o->weights,
-                    plan->active ? plan->resources : o->resources, o->speculative_v1_1);
+    const struct launch_options launch = {.engine = plan->active ? plan->engine : o->engine,
+                                          .weights = plan->active ? plan->weights : o->weights,
+                                          .drafter = plan->active ? plan->drafter : o->drafter,
+                                          .resources =
+                                              plan->active ? plan->resources : o->resources,
+                                          .speculative_v1_1 = o->speculative_v1_1,
+                                          .trusted = o->trusted};
+    const char *const *argv = launch_argv(&c->session, &launch);
     const char *const *environment = launch_environment(&c->session, environ, o->yarn_magnitude);
     const struct child_options child = {.argv = sandbox_argv(&c->session, plan, argv),
                                         .envp = sandbox_environment(&c->session, plan, environment),
@@ -302,9 +335,25 @@ static bool check_capability(const struct client *c, const char *name, struct er
     return error_at(err, NULL, "capabilities", name);
 }
 
+static bool check_block_verb(const struct client *c, enum wire_kind kind, struct error *err)
+{
+    if (c->bare)
+        return true;
+    if (kind == WIRE_KIND_dflash_reference_prefill || kind == WIRE_KIND_dflash_reference_rows)
+        return check_capability(c, "dflash_reference", err);
+    return check_capability(c, "dflash_block_decode", err);
+}
+
 static bool check_may_ask(const struct client *c, enum wire_kind kind, const struct wire_request *q,
                           struct error *err)
 {
+    if (wire_kind_is_block(kind))
+        return check_block_verb(c, kind, err);
+    if (c->bare) {
+        error_set(err, "CapabilityNotAdvertised",
+                  "the engine's hello is that of a worker without Engine Protocol v1");
+        return error_at(err, NULL, "protocol_version", NULL);
+    }
     if (kind == WIRE_KIND_free_decode_begin || kind == WIRE_KIND_free_decode_run) {
         if (!check_capability(c, "free_run_decode", err))
             return false;
@@ -376,7 +425,8 @@ static void release_reply(struct client *c)
 static struct read_rules rules_for(const struct client *c, enum wire_kind kind,
                                    const struct wire_request *q, double seconds, int64_t from_ns)
 {
-    const bool barrier = kind == WIRE_KIND_phase_diagnostics;
+    const bool barrier =
+        kind == WIRE_KIND_phase_diagnostics || kind == WIRE_KIND_dflash_phase_diagnostics;
     struct read_rules rules = {.limit = wire_response_limit(kind, q),
                                .timeout_name = barrier ? "BarrierTimeout" : "ReplyTimeout",
                                .what = wire_kind_name(kind),
@@ -455,9 +505,10 @@ static bool call_checked(struct client *c, struct wire_request *q, double second
     int64_t end_ns;
     if (!write_request(c, &rules, err) || !read_object(c, &rules, &line, &length, &end_ns, err))
         return false;
+    c->last = (struct client_interval){start_ns, end_ns};
     if (elapsed_ns != NULL)
         *elapsed_ns = end_ns - start_ns;
-    if (!decode_reply(&c->reply_arena, line, length, &c->reply, err))
+    if (!decode_reply(&c->reply_arena, wire_kind_is_block(kind), line, length, &c->reply, err))
         return false;
     c->has_reply = true;
     if (!check_envelope(c, kind, id, &c->reply, err) || !reply_check(kind, q, &c->reply, err))
@@ -488,6 +539,11 @@ bool client_call(struct client *c, struct wire_request *request, double deadline
     if (reply != NULL)
         *reply = &c->reply;
     return true;
+}
+
+struct client_interval client_last_interval(const struct client *c)
+{
+    return c->last;
 }
 
 bool client_barrier(struct client *c, int64_t expected_work, const struct wire_response **reply,

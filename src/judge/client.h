@@ -27,10 +27,13 @@ struct sandbox_plan;
 struct client_options {
     const char *engine;           /* path */
     const char *weights;          /* folder */
+    const char *drafter;          /* folder, for --drafter; NULL: none */
     const char *const *resources; /* NAME=PATH, NULL-terminated; may be NULL */
     bool speculative_v1_1;        /* --speculative-protocol v1.1 */
-    const char *yarn_magnitude;   /* passed as BENCH_WORKER_YARN_MAGNITUDE; NULL: not set */
-    bool echo_stderr;             /* local runs */
+    bool trusted;                 /* --trusted: a reference worker */
+    bool block_protocol;        /* dflash_* will be asked: a bare hello is one that speaks no v1 */
+    const char *yarn_magnitude; /* passed as BENCH_WORKER_YARN_MAGNITUDE; NULL: not set */
+    bool echo_stderr;           /* local runs */
     double hello_seconds, reply_seconds, barrier_seconds; /* deadlines; 0: defaults 600, 600, 60 */
     const struct sandbox_plan *sandbox; /* NULL: none; lives as long as the client */
     struct reply_window *window; /* shared by the sessions of one window; NULL: not checked */
@@ -42,6 +45,9 @@ enum { CLIENT_SKIPPED_LINES = 4096, CLIENT_SKIPPED_BYTES = 1 << 20 };
 /* Deadlines from MLXFAST_HELLO_TIMEOUT_S, MLXFAST_REPLY_TIMEOUT_S and MLXFAST_BARRIER_TIMEOUT_S
  * where they are set. Error USAGE: not a number above 0. */
 bool client_deadlines_from_environment(struct client_options *o, struct error *err);
+/* Seconds per token for client_arm_run_deadline: MLXFAST_RUN_CEILING_S, or the fallback. Error
+ * USAGE: not a number. */
+bool client_ceiling_from_environment(double *seconds, struct error *err);
 
 struct client;
 bool client_start(const struct client_options *o, struct client **out, struct error *err);
@@ -53,6 +59,12 @@ bool client_has_capability(const struct client *c, const char *name);
  * judge's clock, from just before the write to just after the line was read. */
 bool client_call(struct client *c, struct wire_request *request, double deadline_seconds,
                  const struct wire_response **reply, int64_t *elapsed_ns, struct error *err);
+
+/* The last call's interval on the judge's clock: just before the write, just after the line. */
+struct client_interval {
+    int64_t start_ns, end_ns;
+};
+struct client_interval client_last_interval(const struct client *c);
 
 /* Closes the open phase: phase_diagnostics with the drain and completed_work checks. timed steps
  * issued since the last barrier are counted by client_call. For free-run phases pass the expected

@@ -195,12 +195,15 @@ struct peer *kit_start(struct kit *k, enum kit_mode mode, struct error *err)
     const struct wire_response *hello;
     p->next_id = 1;
     p->log = launch_log_new(false);
-    const struct child_options child = {
-        .argv = launch_argv(&p->session, k->engine, k->weights, k->resources, mode == KIT_V11),
-        .envp = launch_environment(&p->session, environ, k->yarn),
-        .on_stderr_line = launch_log_line,
-        .context = p->log,
-        .end_strays = true};
+    const struct launch_options launch = {.engine = k->engine,
+                                          .weights = k->weights,
+                                          .resources = k->resources,
+                                          .speculative_v1_1 = mode == KIT_V11};
+    const struct child_options child = {.argv = launch_argv(&p->session, &launch),
+                                        .envp = launch_environment(&p->session, environ, k->yarn),
+                                        .on_stderr_line = launch_log_line,
+                                        .context = p->log,
+                                        .end_strays = true};
     if (!child_start(&child, &p->child, err)) {
         p->child = NULL;
         kit_stop(p);

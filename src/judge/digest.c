@@ -204,6 +204,14 @@ bool stamp_check_weights(const char *path, const char stamp[SHA256_HEX], struct 
     return error_at(err, path, NULL, NULL);
 }
 
+bool stamp_check_drafter(const char *path, const char stamp[SHA256_HEX], struct error *err)
+{
+    if (!stamp_differs(path, stamp))
+        return true;
+    error_set(err, "DRAFTER-CHANGED", "files of the drafter's folder were changed during the run");
+    return error_at(err, path, NULL, NULL);
+}
+
 bool stamp_check_engine(const char *path, const char stamp[SHA256_HEX], struct error *err)
 {
     if (!stamp_differs(path, stamp))

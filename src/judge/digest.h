@@ -26,8 +26,9 @@ bool weights_check_golden(const char *folder, const char *golden, struct error *
 bool path_stamp(const char *path, char out[SHA256_HEX], struct error *err);
 
 /* Whether they still have the stamp that they had before the run: what was measured must be what
- * was named before it. Errors: WEIGHTS-CHANGED, ENGINE-CHANGED. */
+ * was named before it. Errors: WEIGHTS-CHANGED, DRAFTER-CHANGED, ENGINE-CHANGED. */
 bool stamp_check_weights(const char *path, const char stamp[SHA256_HEX], struct error *err);
+bool stamp_check_drafter(const char *path, const char stamp[SHA256_HEX], struct error *err);
 bool stamp_check_engine(const char *path, const char stamp[SHA256_HEX], struct error *err);
 
 /* Both stamps, for runs that need not have them: a folder of links has none, and an engine that is

@@ -3,7 +3,6 @@
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/number.h"
 #include "judge/client.h"
 #include "judge/commit.h"
 #include "judge/contract.h"
@@ -194,16 +193,6 @@ static bool preflight(struct run *r, struct measure_plan *plan, struct error *er
         return error_at(err, o->engine, NULL, NULL);
     }
     return path_stamp(o->engine, r->engine_stamp, err) && plan_sandbox(r, err);
-}
-
-static bool environment_ceiling(double *out, struct error *err)
-{
-    const char *text = getenv("MLXFAST_RUN_CEILING_S");
-    *out = CLIENT_RUN_FALLBACK_CEILING;
-    if (text == NULL || number_double(text, out))
-        return true;
-    error_set(err, "USAGE", "the run ceiling is a number of seconds per token");
-    return error_at(err, NULL, "MLXFAST_RUN_CEILING_S", text);
 }
 
 /* The window and the gates, in one attached session: the weights are loaded once, timing comes
@@ -552,7 +541,7 @@ enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err
     if (contract_track_from_environment(&track, err) &&
         contract_load(o->contract, track, &r.contract, err) && check_contract(&r, err) &&
         resolve_spec(&r, err) && client_deadlines_from_environment(&options, err) &&
-        environment_ceiling(&plan.run_ceiling_seconds, err) &&
+        client_ceiling_from_environment(&plan.run_ceiling_seconds, err) &&
         semantic_judge_from_environment(&r.semantic, err) &&
         seal_check(o->score_path, o->mode == ITERATE_LOCAL_ITERATE, err)) {
         const struct contract *c = r.contract;

@@ -7,23 +7,28 @@
 #include <string.h>
 #include <strings.h>
 
-const char *const *launch_argv(struct arena *a, const char *engine, const char *weights,
-                               const char *const *resources, bool speculative_v1_1)
+const char *const *launch_argv(struct arena *a, const struct launch_options *o)
 {
     size_t count = 0;
-    while (resources != NULL && resources[count] != NULL)
+    while (o->resources != NULL && o->resources[count] != NULL)
         count++;
-    const char **argv = arena_array(a, count * 2 + 7, sizeof *argv);
+    const char **argv = arena_array(a, count * 2 + 10, sizeof *argv);
     size_t n = 0;
-    argv[n++] = engine;
+    argv[n++] = o->engine;
     argv[n++] = "runtime-worker";
     argv[n++] = "--weights";
-    argv[n++] = weights;
+    argv[n++] = o->weights;
+    if (o->drafter != NULL) {
+        argv[n++] = "--drafter";
+        argv[n++] = o->drafter;
+    }
+    if (o->trusted)
+        argv[n++] = "--trusted";
     for (size_t i = 0; i < count; i++) {
         argv[n++] = "--resource";
-        argv[n++] = resources[i];
+        argv[n++] = o->resources[i];
     }
-    if (speculative_v1_1) {
+    if (o->speculative_v1_1) {
         argv[n++] = "--speculative-protocol";
         argv[n++] = "v1.1";
     }

@@ -10,10 +10,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* <engine> runtime-worker --weights <DIR> [--resource NAME=PATH]... [--speculative-protocol v1.1].
- * NULL-terminated, in the arena; the texts are the caller's. */
-const char *const *launch_argv(struct arena *a, const char *engine, const char *weights,
-                               const char *const *resources, bool speculative_v1_1);
+struct launch_options {
+    const char *engine, *weights;
+    const char *drafter;          /* folder; NULL: none */
+    const char *const *resources; /* NAME=PATH, NULL-terminated; may be NULL */
+    bool speculative_v1_1;
+    bool trusted; /* a reference worker */
+};
+/* <engine> runtime-worker --weights <DIR> [--drafter <DIR>] [--trusted] [--resource NAME=PATH]...
+ * [--speculative-protocol v1.1]. NULL-terminated, in the arena; the texts are the caller's. */
+const char *const *launch_argv(struct arena *a, const struct launch_options *o);
 
 /* The worker's whole environment out of the parent's: an allowlist of names and prefixes, then
  * MLXFAST_USE_RUNTIME_WORKER=0, then BENCH_WORKER_YARN_MAGNITUDE when yarn_magnitude is not NULL

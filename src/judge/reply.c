@@ -218,9 +218,54 @@ static bool check_cohort_begin(const struct wire_request *q, const struct wire_r
     return reply_check_spec_echo(&q->spec, &r->effective_spec, err);
 }
 
+/* What a reply of the block protocol may hold of v1's keys (docs/block-protocol.md). */
+static const char *const block_shared[] = {"id",
+                                           "nonce",
+                                           "ok",
+                                           "error",
+                                           "seed_token",
+                                           "tokens",
+                                           "peak_ram_gb",
+                                           "mlx_active_memory_bytes",
+                                           "mlx_cache_memory_bytes",
+                                           "mlx_peak_memory_bytes"};
+
+static bool check_shared_key(bool set, const char *key, struct error *err)
+{
+    for (size_t i = 0; set && i < sizeof block_shared / sizeof *block_shared; i++)
+        set = strcmp(block_shared[i], key) != 0;
+    if (!set)
+        return true;
+    error_set(err, "Protocol", "a key of Engine Protocol v1 in a reply of the block protocol");
+    return error_at(err, NULL, key, NULL);
+}
+
+static bool is_set(const bool *present)
+{
+    return *present;
+}
+
+static bool is_set_text(const struct wire_text *t)
+{
+    return t->text != NULL;
+}
+
+/* Every other field type begins with its `present`. */
+#define IS_SET(field)                                                                              \
+    _Generic((field), struct wire_text : is_set_text, default : is_set)((const void *)&(field))
+#define CHECK_SHARED(type, name, required) &&check_shared_key(IS_SET(r->name), #name, err)
+static bool check_block_keys(const struct wire_response *r, struct error *err)
+{
+    return true WIRE_RESPONSE_FIELDS(CHECK_SHARED);
+}
+#undef CHECK_SHARED
+#undef IS_SET
+
 bool reply_check(enum wire_kind kind, const struct wire_request *q, const struct wire_response *r,
                  struct error *err)
 {
+    if (wire_kind_is_block(kind) && !check_block_keys(r, err))
+        return false;
     switch (kind) {
     case WIRE_KIND_prefill:
     case WIRE_KIND_decode_step:

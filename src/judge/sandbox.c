@@ -31,6 +31,7 @@ enum role {
     ROLE_ENGINE,
     ROLE_TREE,
     ROLE_WEIGHTS,
+    ROLE_DRAFTER,
     ROLE_RESOURCE,
     ROLE_GPU,
     ROLE_SOCKET,
@@ -88,6 +89,7 @@ static const struct row {
     {0, 0, ROLE_JUDGE, {"--ro-bind", "<judge>", JUDGE_INSIDE}},
     {0, 0, ROLE_TREE, {"--ro-bind", "<engine tree>", "<engine tree at>"}},
     {0, 0, ROLE_WEIGHTS, {"--ro-bind", "<weights>", "<weights at>"}},
+    {SANDBOX_DRAFTER, 0, ROLE_DRAFTER, {"--ro-bind", "<drafter>", "<drafter at>"}},
     {0, 0, ROLE_RESOURCE, {"--ro-bind", "<resource>", "<resource at>"}},
     {0, 0, ROLE_ENGINE, {"--ro-bind", "<engine>", "<engine at>"}},
     {SANDBOX_RESIDENT, 0, ROLE_SOCKET, {"--ro-bind", "<socket>", "<socket at>"}},
@@ -116,7 +118,7 @@ const char *sandbox_policy_text(struct arena *a, unsigned features)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (!row_applies(&rows[i], features))
             continue;
-        buffer_text(&b, rows[i].role > ROLE_WEIGHTS || rows[i].role == ROLE_TREE ||
+        buffer_text(&b, rows[i].role > ROLE_DRAFTER || rows[i].role == ROLE_TREE ||
                                 rows[i].role == ROLE_PARENT
                             ? "bwrap, each:"
                             : "bwrap:");
@@ -241,7 +243,8 @@ static bool hide(struct builder *b, const char *path, struct error *err)
     if (real == NULL)
         return true;
     const enum role mask = file_is_directory(real) ? ROLE_HIDDEN_FOLDER : ROLE_HIDDEN_FILE;
-    static const enum role shown[] = {ROLE_ENGINE, ROLE_TREE, ROLE_WEIGHTS, ROLE_RESOURCE};
+    static const enum role shown[] = {ROLE_ENGINE, ROLE_TREE, ROLE_WEIGHTS, ROLE_DRAFTER,
+                                      ROLE_RESOURCE};
     for (size_t s = 0; s < sizeof shown / sizeof *shown; s++)
         for (size_t i = 0; i < b->paths[shown[s]].count; i++) {
             const struct bound *v = &b->paths[shown[s]].items[i];
@@ -385,24 +388,31 @@ static bool readable_by_all(const char *path, struct error *err)
                     "may not read this (chmod -R a+rX mends it)");
 }
 
+static bool files_readable(struct builder *b, const char *folder, struct error *err)
+{
+    char **names;
+    size_t count;
+    if (!file_is_directory(folder) ||
+        !file_list_recursive(b->a, folder, &names, &count,
+                             NULL)) /* the digest says what is wrong */
+        return true;
+    for (size_t i = 0; i < count; i++)
+        if (!readable_by_all(path_join(b->a, folder, names[i]), err))
+            return false;
+    return true;
+}
+
 static bool check_readable(struct builder *b, struct error *err)
 {
-    static const enum role read[] = {ROLE_ENGINE, ROLE_TREE, ROLE_RESOURCE, ROLE_WEIGHTS};
+    static const enum role read[] = {ROLE_ENGINE, ROLE_TREE, ROLE_RESOURCE, ROLE_WEIGHTS,
+                                     ROLE_DRAFTER};
     for (size_t i = 0; i < sizeof read / sizeof *read; i++)
         for (size_t j = 0; j < b->paths[read[i]].count; j++)
             if (!readable_by_all(b->paths[read[i]].items[j].real, err))
                 return false;
-    char **names;
-    size_t count;
-    const char *weights = b->paths[ROLE_WEIGHTS].items[0].real;
-    if (!file_is_directory(weights) ||
-        !file_list_recursive(b->a, weights, &names, &count,
-                             NULL)) /* the digest says what is wrong */
-        return true;
-    for (size_t i = 0; i < count; i++)
-        if (!readable_by_all(path_join(b->a, weights, names[i]), err))
-            return false;
-    return true;
+    return files_readable(b, b->paths[ROLE_WEIGHTS].items[0].real, err) &&
+           (b->paths[ROLE_DRAFTER].count == 0 ||
+            files_readable(b, b->paths[ROLE_DRAFTER].items[0].real, err));
 }
 
 /* ---- the command line ---- */
@@ -603,6 +613,10 @@ static bool collect(struct builder *b, struct sandbox_plan *p, const char *engin
         error_set(err, "WEIGHTS-MISSING", "the weights folder is not there");
         return error_at(err, b->r->weights, NULL, NULL);
     }
+    if (b->r->drafter != NULL && !show(b, ROLE_DRAFTER, b->r->drafter, &p->drafter)) {
+        error_set(err, "DRAFTER-MISSING", "the drafter's folder is not there");
+        return error_at(err, b->r->drafter, NULL, NULL);
+    }
     for (const char *const *t = b->r->engine_trees; t != NULL && *t != NULL; t++)
         if (!show(b, ROLE_TREE, *t, NULL))
             return conflict(err, *t, "the engine's folder is not there");
@@ -630,10 +644,13 @@ bool sandbox_plan(struct arena *a, const struct sandbox_request *r, struct sandb
     *out = (struct sandbox_plan){.features = r->features & (SANDBOX_GPU | SANDBOX_RING),
                                  .engine = r->engine,
                                  .weights = r->weights,
+                                 .drafter = r->drafter,
                                  .resources = r->resources,
                                  .seal = "none (switched off)"};
     if (geteuid() == 0)
         out->features |= SANDBOX_AS_ROOT;
+    if (r->drafter != NULL)
+        out->features |= SANDBOX_DRAFTER;
     set_policy(a, out);
     if (official && !official_switches(r, err))
         return false;

@@ -24,6 +24,7 @@ enum sandbox_feature {
     SANDBOX_RESIDENT = 2, /* one AF_UNIX socket */
     SANDBOX_RING = 4,     /* io_uring; no contract asks for it yet */
     SANDBOX_AS_ROOT = 8,  /* the judge is root: the engine is uid 65534, without a user namespace */
+    SANDBOX_DRAFTER = 16, /* a drafter folder beside the weights */
 };
 
 enum {
@@ -40,6 +41,7 @@ struct sandbox_request {
     bool switched_off;  /* --no-sandbox */
     bool reference_leg; /* MLXFAST_RUNTIME_WORKER_EXECUTABLE does not replace its worker */
     const char *engine, *weights;
+    const char *drafter;             /* folder; NULL: none */
     const char *const *engine_trees; /* folders that the engine may read; NULL-terminated or NULL */
     const char *const *resources;    /* NAME=PATH; likewise */
     const char *const *hidden; /* goldens, contract; likewise. MLXFAST_PRIVATE_DIR and the home
@@ -58,6 +60,7 @@ struct sandbox_plan {
     char policy_sha256[SHA256_HEX];
     uint64_t data_bytes;          /* limit of private writable memory: the machine's memory */
     const char *engine, *weights; /* as the engine sees them: absolute when active */
+    const char *drafter;          /* likewise; NULL: none */
     const char *const *resources;
     const char *const *prefix; /* argv in front of the engine's, NULL-terminated; NULL: none */
 };

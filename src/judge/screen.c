@@ -44,7 +44,14 @@ static struct followers look_back(const int64_t *text, size_t length, size_t ord
 void screen_ngram(const int64_t *prompt, size_t prompt_count, const int64_t *continuation,
                   size_t count, struct screen_ngram *out)
 {
-    *out = (struct screen_ngram){.context = prompt_count, .continuation = count};
+    screen_ngram_orders(prompt, prompt_count, continuation, count, (1u << SCREEN_NGRAM_ORDERS) - 1,
+                        out);
+}
+
+void screen_ngram_orders(const int64_t *prompt, size_t prompt_count, const int64_t *continuation,
+                         size_t count, unsigned orders, struct screen_ngram *out)
+{
+    *out = (struct screen_ngram){.context = prompt_count, .continuation = count, .asked = orders};
     int64_t *text = memory_alloc((prompt_count + count) * sizeof *text);
     if (prompt_count > 0)
         memcpy(text, prompt, prompt_count * sizeof *text);
@@ -53,6 +60,8 @@ void screen_ngram(const int64_t *prompt, size_t prompt_count, const int64_t *con
     for (size_t i = 0; i < count; i++) {
         bool any = false, matched = false, hit = false;
         for (size_t order = 1; order <= SCREEN_NGRAM_ORDERS; order++) {
+            if (!(orders >> (order - 1) & 1))
+                continue;
             const struct followers f =
                 look_back(text, prompt_count + i, order, text[prompt_count + i]);
             out->orders[order - 1].recurrent += f.recurrent;
@@ -84,6 +93,8 @@ json_t *screen_ngram_json(const struct screen_ngram *s)
     json_object_set_new(report, "continuation_token_count",
                         json_integer((json_int_t)s->continuation));
     for (size_t i = 0; i < SCREEN_NGRAM_ORDERS; i++) {
+        if (!(s->asked >> i & 1))
+            continue;
         json_t *o = json_object();
         json_object_set_new(o, "order", json_integer((json_int_t)i + 1));
         set_count(o, "recurrent_context_count", "recurrent_context_rate", s->orders[i].recurrent,

@@ -17,6 +17,7 @@ double screen_distinct_fraction(const int64_t *tokens, size_t count);
 
 struct screen_ngram {
     size_t context, continuation;
+    unsigned asked; /* the mask of orders */
     struct {
         size_t recurrent; /* the last `order` tokens had occurred before */
         size_t most_recent_hits, any_hits;
@@ -26,7 +27,10 @@ struct screen_ngram {
 };
 void screen_ngram(const int64_t *prompt, size_t prompt_count, const int64_t *continuation,
                   size_t count, struct screen_ngram *out);
-/* The report keys of section 8; a new reference. */
+/* The same with some orders only: bit (order - 1) of the mask. The others' counts stay 0. */
+void screen_ngram_orders(const int64_t *prompt, size_t prompt_count, const int64_t *continuation,
+                         size_t count, unsigned orders, struct screen_ngram *out);
+/* The report keys of section 8, of the orders that were asked for; a new reference. */
 json_t *screen_ngram_json(const struct screen_ngram *s);
 
 #endif

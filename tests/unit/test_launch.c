@@ -17,13 +17,39 @@ static void argument_vector(void **state)
     const char *const wanted[] = {
         "./e", "runtime-worker",         "--weights", "w", "--resource", "x=1", "--resource",
         "y=2", "--speculative-protocol", "v1.1",      NULL};
-    const char *const *argv = launch_argv(&a, "./e", "w", resources, true);
+    struct launch_options o = {
+        .engine = "./e", .weights = "w", .resources = resources, .speculative_v1_1 = true};
+    const char *const *argv = launch_argv(&a, &o);
     for (size_t i = 0; wanted[i] != NULL; i++)
         assert_string_equal(argv[i], wanted[i]);
     assert_null(argv[10]);
-    argv = launch_argv(&a, "./e", "w", NULL, false);
+    o = (struct launch_options){.engine = "./e", .weights = "w"};
+    argv = launch_argv(&a, &o);
     assert_string_equal(argv[3], "w");
     assert_null(argv[4]);
+    arena_free(&a);
+}
+
+static void argument_vector_of_block_workers(void **state)
+{
+    (void)state;
+    struct arena a = {0};
+    const char *const resources[] = {"x=1", NULL};
+    const char *const candidate[] = {"./e", "runtime-worker", "--weights", "w", "--drafter", "d",
+                                     NULL};
+    const char *const reference[] = {"./e", "runtime-worker", "--weights",  "w",   "--drafter",
+                                     "d",   "--trusted",      "--resource", "x=1", NULL};
+    struct launch_options o = {.engine = "./e", .weights = "w", .drafter = "d"};
+    const char *const *argv = launch_argv(&a, &o);
+    for (size_t i = 0; candidate[i] != NULL; i++)
+        assert_string_equal(argv[i], candidate[i]);
+    assert_null(argv[6]);
+    o.trusted = true;
+    o.resources = resources;
+    argv = launch_argv(&a, &o);
+    for (size_t i = 0; reference[i] != NULL; i++)
+        assert_string_equal(argv[i], reference[i]);
+    assert_null(argv[9]);
     arena_free(&a);
 }
 
@@ -131,11 +157,9 @@ static void tail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(argument_vector),
-        cmocka_unit_test(environment),
-        cmocka_unit_test(resources),
-        cmocka_unit_test(redaction),
-        cmocka_unit_test(tail),
+        cmocka_unit_test(argument_vector), cmocka_unit_test(argument_vector_of_block_workers),
+        cmocka_unit_test(environment),     cmocka_unit_test(resources),
+        cmocka_unit_test(redaction),       cmocka_unit_test(tail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
