@@ -5,6 +5,7 @@
 #include "judge/client.h"
 #include "judge/contract_keys.h"
 #include "judge/explain_page.h"
+#include "judge/fidelity.h"
 #include "judge/gates.h"
 #include "judge/measure.h"
 #include "judge/score.h"
@@ -219,6 +220,86 @@ static void explain_timed_tokens(const struct page *p, const struct contract *c)
                   c->near_tie_relative_gap);
 }
 
+static void explain_blocks(const struct page *p, const struct contract *c)
+{
+    const struct contract_block_decode *b = &c->block_decode;
+    if (!c->has_block_decode)
+        return;
+    page_heading(p, 2, "Decoding in blocks");
+    page_item(p,
+              "Protocol `trusted_dflash_block_v1`. A ranked run decodes %" PRId64
+              " tokens in rounds of at most %" PRId64 "; no run may ask for more than %" PRId64
+              " tokens or rounds wider than %" PRId64 ".",
+              b->decode_tokens, b->block_size, b->maximum_decode_tokens, b->maximum_block_size);
+    page_item(p,
+              "Locally, dflash-local-iterate decodes %" PRId64 " tokens and dflash-local-submit "
+              "%" PRId64 ".",
+              b->local_iterate_decode_tokens, b->local_submit_decode_tokens);
+    page_item(p,
+              "The clock starts before the seed and stops when the last token is there: the seed's "
+              "prefill is inside the window, for the candidate and for its serial control.");
+    page_item(p,
+              "A leg whose slowest request takes more than %.6g times the median one is measured "
+              "again: the stall guardrail.",
+              b->stall_factor);
+    page_item(p,
+              "A score needs %" PRId64 " accepted pairs; %" PRId64 " are aimed at. The speedup is "
+              "the ratio of the mean times. Below %.6g or above %.6g it is not believed: "
+              "`RAW-SPEEDUP-IMPLAUSIBLE`.",
+              b->min_accepted_pairs, b->target_pairs, b->raw_speedup_min, b->raw_speedup_max);
+    page_item(p, "It is divided by the unmodified engine's own speedup on the same prompt "
+                 "(`noop_decode_speedup`), and the floor is on that number.");
+    if (b->has_calibration) {
+        struct buffer machine = {0};
+        page_quote(&machine, b->calibration_machine);
+        page_item(p,
+                  "On `%s` the serial control must take within %.6g %% of %.10g seconds per token "
+                  "over %" PRId64 " tokens, or the pair does not count.",
+                  machine.data, 100 * b->calibration_band, b->serial_seconds_per_token,
+                  b->calibration_decode_tokens);
+        buffer_free(&machine);
+    } else {
+        page_item(p, "How fast the serial control must be is not pinned (`calibration`).");
+    }
+}
+
+static void explain_fidelity(const struct page *p, const struct contract *c)
+{
+    const struct contract_fidelity *f = &c->fidelity;
+    if (!c->has_fidelity)
+        return;
+    page_heading(p, 2, "Token fidelity of blocks");
+    page_item(p, "Afterwards a reference walks the candidate's own tokens. A token must be its "
+                 "first choice, alone or in a frame as wide as the round (docs/fidelity.md).");
+    page_item(p,
+              "Else it may lie %.10g logits below the first choice, for %" PRId64 " in a thousand "
+              "tokens, or be the second choice, for %" PRId64 " in a thousand "
+              "(`dflash_token_not_admissible`, `dflash_residual_budget_exhausted`).",
+              f->near_tie_logits, f->near_tie_per_thousand, f->residual_per_thousand);
+    if (c->has_block_decode)
+        page_item(p, "That is %" PRId64 " and %" PRId64 " of %" PRId64 " tokens.",
+                  fidelity_budget(f->near_tie_per_thousand, c->block_decode.decode_tokens),
+                  fidelity_budget(f->residual_per_thousand, c->block_decode.decode_tokens),
+                  c->block_decode.decode_tokens);
+    page_item(p,
+              "The two largest logits of every row must be the reference's within %.10g and within "
+              "%.10g of their size, both (`dflash_work_binding_logit_mismatch`, "
+              "`dflash_rejected_row_readout_mismatch`).",
+              f->work_binding_absolute, f->work_binding_relative);
+    struct buffer machine = {0}, cheat = {0}, how = {0};
+    page_quote(&machine, f->machine);
+    page_quote(&cheat, f->nearest_cheat_name);
+    page_quote(&how, f->measured_with);
+    page_item(p,
+              "Measured with `%s` on `%s` over %" PRId64 " tokens: honest builds differ by %.10g "
+              "at most; the nearest cheat (`%s`) differs by %.10g.",
+              how.data, machine.data, f->decode_tokens, f->largest_honest_drift, cheat.data,
+              f->nearest_cheat);
+    buffer_free(&machine);
+    buffer_free(&cheat);
+    buffer_free(&how);
+}
+
 static void explain_correctness(const struct page *p, const struct contract *c)
 {
     page_heading(p, 2, "What must be right");
@@ -385,13 +466,21 @@ static bool require_batch(const struct contract *c, struct error *err)
     return contract_require_batch(c, UINT32_MAX, err);
 }
 
+static bool decodes_blocks(const struct contract *c)
+{
+    bool allowed_mode = false;
+    for (size_t i = 0; i < c->allowed_mode_count; i++)
+        allowed_mode = allowed_mode || strcmp(c->allowed_modes[i], "dflash") == 0;
+    return allowed_mode || c->has_block_decode || c->has_fidelity;
+}
+
 /* What each question is asked for, and the name that a contract without an answer gets. */
 static void explain_refusals(const struct page *p, const struct contract *c)
 {
     static const struct {
         const char *group, *asked_by;
         bool (*require)(const struct contract *c, struct error *err);
-        enum { ASKED_ALWAYS, ASKED_LIVE, ASKED_STORED } asked;
+        enum { ASKED_ALWAYS, ASKED_LIVE, ASKED_STORED, ASKED_BLOCKS } asked;
     } rows[] = {
         {"Window shape", "every run", contract_require_window, ASKED_ALWAYS},
         {"Model shape", "every run", contract_require_model, ASKED_ALWAYS},
@@ -411,12 +500,16 @@ static void explain_refusals(const struct page *p, const struct contract *c)
          ASKED_ALWAYS},
         {"Capture of a stored pair", "`--capture-baseline`", contract_require_capture,
          ASKED_ALWAYS},
+        {"Block decoding", "`dflash-probe`, `dflash-benchmark`, `dflash-score`",
+         contract_require_block_decode, ASKED_BLOCKS},
+        {"Token fidelity", "`dflash-benchmark`", contract_require_fidelity, ASKED_BLOCKS},
     };
     page_heading(p, 2, "What is refused");
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct error err = {0};
         const bool live = c->scores_against_live_control_leg;
-        if (rows[i].asked == (live ? ASKED_STORED : ASKED_LIVE))
+        if (rows[i].asked == (live ? ASKED_STORED : ASKED_LIVE) ||
+            (rows[i].asked == ASKED_BLOCKS && !decodes_blocks(c)))
             continue;
         if (rows[i].require(c, &err))
             page_item(p, "%s (%s): granted.", rows[i].group, rows[i].asked_by);
@@ -458,6 +551,8 @@ void explain_contract(const struct contract *c, bool markdown, struct buffer *ou
     explain_goldens(&p, c);
     explain_window(&p, c);
     explain_correctness(&p, c);
+    explain_blocks(&p, c);
+    explain_fidelity(&p, c);
     explain_denominator(&p, c);
     explain_score(&p, c);
     explain_refusals(&p, c);

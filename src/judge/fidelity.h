@@ -4,11 +4,12 @@
  * the reference. docs/fidelity.md tells the rules in words.
  *
  * A violation is an error whose name is the published one, "dflash_" and the kind in snake case.
- * Messages carry the kind, the round and counts, never token ids or logits. */
+ * Messages carry the kind, the round (from 0) and counts, never token ids or logits. */
 #ifndef MLXFAST_JUDGE_FIDELITY_H
 #define MLXFAST_JUDGE_FIDELITY_H
 
 #include "base/arena.h"
+#include "base/buffer.h"
 #include "base/error.h"
 
 #include <stdbool.h>
@@ -17,25 +18,37 @@
 
 enum { FIDELITY_BLOCK_MOST = 16 };
 
-/* X(kind, meaning): the enum from which names, the redaction table and the docs are made. */
+/* X(kind, published name, meaning): the one table from which the enum, the names, the redaction and
+ * the rows of refusals.h are made. */
 #define FIDELITY_VIOLATIONS(X)                                                                     \
-    X(emptyBlock, "a round gave no token")                                                         \
-    X(oversizedBlock, "a round gave more tokens than its width")                                   \
-    X(outOfVocabularyToken, "a token, draft or readout is outside the vocabulary")                 \
-    X(tokenNotAdmissible, "a token that no rule of the ladder admits")                             \
-    X(residualBudgetExhausted, "more near ties or residuals than the run's budget")                \
-    X(rowAccountingMismatch, "rows, drafts and acceptances do not add up")                         \
-    X(declaredRowsMissing, "fewer rows declared than tokens given")                                \
-    X(workBindingMissing, "a declared row without its readout")                                    \
-    X(workBindingLogitMismatch, "a row's top two logits are not the reference's")                  \
-    X(draftTokenBindingMismatch, "an accepted draft is not the token given")                       \
-    X(rejectedRowReadoutMismatch, "the readout of a row behind the tokens is not the reference's") \
-    X(fabricatedRejection, "a draft was rejected that the reference would have accepted")          \
-    X(cacheOffsetDiverged, "the cache does not stand at the seed and the tokens given")            \
-    X(incompleteRun, "the rounds do not give the configured number of tokens")
+    X(emptyBlock, "dflash_empty_block", "A round gave no token.")                                  \
+    X(oversizedBlock, "dflash_oversized_block", "A round gave more tokens than its width.")        \
+    X(outOfVocabularyToken, "dflash_out_of_vocabulary_token",                                      \
+      "A token, draft or readout is outside the vocabulary.")                                      \
+    X(tokenNotAdmissible, "dflash_token_not_admissible",                                           \
+      "A token that no rule of the ladder admits.")                                                \
+    X(residualBudgetExhausted, "dflash_residual_budget_exhausted",                                 \
+      "More near ties or residuals than the run's budget.")                                        \
+    X(rowAccountingMismatch, "dflash_row_accounting_mismatch",                                     \
+      "Rows, drafts and acceptances do not add up.")                                               \
+    X(declaredRowsMissing, "dflash_declared_rows_missing",                                         \
+      "Fewer rows were declared than tokens given.")                                               \
+    X(workBindingMissing, "dflash_work_binding_missing", "A declared row without its readout.")    \
+    X(workBindingLogitMismatch, "dflash_work_binding_logit_mismatch",                              \
+      "A row's readout is not of its token, or not the reference's.")                              \
+    X(draftTokenBindingMismatch, "dflash_draft_token_binding_mismatch",                            \
+      "An accepted draft is not the token given.")                                                 \
+    X(rejectedRowReadoutMismatch, "dflash_rejected_row_readout_mismatch",                          \
+      "The readout of a row behind the tokens is not the reference's.")                            \
+    X(fabricatedRejection, "dflash_fabricated_rejection",                                          \
+      "A draft was rejected that the reference would have accepted.")                              \
+    X(cacheOffsetDiverged, "dflash_cache_offset_diverged",                                         \
+      "The cache does not stand at the seed and the tokens given.")                                \
+    X(incompleteRun, "dflash_incomplete_run",                                                      \
+      "The rounds do not give the configured number of tokens.")
 
 enum fidelity_violation {
-#define FIDELITY_ENUM(kind, meaning) FIDELITY_##kind,
+#define FIDELITY_ENUM(kind, published, meaning) FIDELITY_##kind,
     FIDELITY_VIOLATIONS(FIDELITY_ENUM)
 #undef FIDELITY_ENUM
         FIDELITY_VIOLATION_COUNT
@@ -43,9 +56,35 @@ enum fidelity_violation {
 const char *fidelity_violation_name(enum fidelity_violation v);      /* "emptyBlock" */
 const char *fidelity_violation_meaning(enum fidelity_violation v);   /* the table's words */
 const char *fidelity_violation_published(enum fidelity_violation v); /* "dflash_empty_block" */
-/* False with the published name as the error's, and a text of kind, round and counts. */
+/* False with the published name as the error's; the text is the meaning, "round=N" and the format,
+ * which holds nothing but further "key=count". */
 bool fidelity_fail(enum fidelity_violation v, size_t round, struct error *err, const char *format,
                    ...) __attribute__((format(printf, 4, 5)));
+
+/* ---- What is published of a failure on a hidden prompt ---- */
+
+/* X(category, meaning): the published categories that are no violation (section 7). */
+#define FIDELITY_CATEGORIES(X)                                                                     \
+    X(no_score, "The run ended before it had a score.")                                            \
+    X(invalid_score, "The score was not finite, or its document not valid.")                       \
+    X(floor_failed, "The score is below the floor.")                                               \
+    X(acceptance_band_failed, "A time is not believed.")                                           \
+    X(prefill_token_mismatch, "The prefill's token is not the golden's.")                          \
+    X(decode_seed_token_mismatch, "The seed's token is not the golden's.")                         \
+    X(decode_token_mismatch, "A decoded token is not the golden's.")                               \
+    X(semantic_gpqa_infra_failed, "The judge of meanings could not judge.")                        \
+    X(semantic_gpqa_failed, "Too few answers are right.")                                          \
+    X(correctness_failed, "A gate of the correctness golden failed.")                              \
+    X(runtime_error, "Anything else: the engine, the machine, the inputs.")                        \
+    X(score_present_validation_failed, "A sealed score did not pass its check.")                   \
+    X(public_gate_worker_crash, "The engine ended in the public gate.")                            \
+    X(public_gate_token_mismatch, "A token of the public gate is not its golden's.")               \
+    X(public_gate_failed, "The public gate failed otherwise.")
+
+/* failure: a score's error, "<class>: <text>", or a class alone. Appends the category and, of a
+ * violation, its counts: "dflash_empty_block round=3 tokens=0 width=4". A class that is none of the
+ * published categories becomes one; nothing of any other text remains. */
+void fidelity_publish(const char *failure, struct buffer *out);
 
 /* ---- Tolerances: from the contract's "fidelity", never from code ---- */
 
@@ -66,6 +105,7 @@ struct fidelity_schedule {
     uint64_t state;
     int minimum, maximum;
 };
+uint64_t fidelity_splitmix64(uint64_t *state);
 struct fidelity_schedule fidelity_schedule_begin(uint64_t seed, int minimum, int maximum);
 int fidelity_schedule_next(struct fidelity_schedule *s);
 
@@ -121,7 +161,7 @@ struct fidelity_reference_round {
 };
 
 struct fidelity_counts {
-    int64_t exact, declared_frame, near_tie, residual;
+    int64_t exact, declared_frame, near_tie, residual; /* of the scored tokens, which are emitted */
     int64_t emitted, declared_rows, accepted, rejected, target_tail, rounds;
     int64_t checked_rows, checked_rejected_rows, replayed_blocks;
     int64_t binding_comparisons, tail_comparisons;
@@ -132,16 +172,17 @@ struct fidelity_judgement {
     double *deltas, *relative_deltas; /* [counts.binding_comparisons], in the order of the rows */
     int *delta_widths;                /* the width of each one's round */
 };
-/* Judges round after round: the ladder, work binding, the rejected tail; then the budgets. The
- * first violation ends it. references [run->round_count]. Everything that it makes is in the arena.
- */
+/* Judges round after round: the structure once more, the ladder, work binding, the rejected tail;
+ * then the budgets. The first violation ends it. references [run->round_count]. Deltas are two a
+ * row. Everything that it makes is in the arena. A reference that contradicts itself or is not
+ * finite is no violation: FIDELITY-REFERENCE-INVALID. */
 bool fidelity_judge(const struct fidelity_limits *l, const struct fidelity_run *run,
                     const struct fidelity_reference_round *references, struct arena *a,
                     struct fidelity_judgement *out, struct error *err);
 
 /* ---- Timing ---- */
 
-/* p50 is sorted[n / 2]. */
+/* p50 is sorted[n / 2]. A time that is not finite is a stall. */
 struct fidelity_latency {
     double median, longest; /* seconds */
     bool stalled;           /* longest > factor x median */

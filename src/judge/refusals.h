@@ -5,6 +5,7 @@
 #define MLXFAST_JUDGE_REFUSALS_H
 
 #include "base/buffer.h"
+#include "judge/fidelity.h"
 
 #include <stddef.h>
 
@@ -61,6 +62,8 @@
     X("GOLDEN-PIN-MISMATCH", "The golden's bytes are not those that were pinned.")                 \
     X("GOLDEN-CARRIES-STORED-BASELINE",                                                            \
       "The golden stores a baseline on a track that measures its own.")                            \
+    X("GOLDEN-NOT-SELF-CONSISTENT",                                                                \
+      "The reference disagreed with itself, or with the tokens, when the golden was made.")        \
     X("TAPE-INVALID", "The timed-prompt tape breaks a rule of its schema.")                        \
     X("TAPE-NOT-SELF-CONSISTENT", "The reference differed from itself when the tape was made.")    \
     X("TIMED-INPUT-UNKNOWN", "A timed input is neither a tape nor a golden.")                      \
@@ -181,6 +184,11 @@
     X("SANDBOX-CONFLICT",                                                                          \
       "The engine needs a path that the sandbox hides, or that its user could not read.")
 
+/* Token fidelity of block decoding: the violations are the rows of FIDELITY_VIOLATIONS. */
+#define REFUSALS_FIDELITY(X)                                                                       \
+    X("FIDELITY-REFERENCE-INVALID",                                                                \
+      "The reference's answer on a run's rows contradicts itself or is not finite.")
+
 /* Runs. */
 #define REFUSALS_RUN(X)                                                                            \
     X("TokenMismatch", "A token of a timed phase is not the golden's.")                            \
@@ -189,6 +197,14 @@
     X("ENGINE-MISSING", "The engine of a run is no executable file.")                              \
     X("WEIGHTS-CHANGED", "Files of the weights folder were changed between hashing and the end.")  \
     X("ENGINE-CHANGED", "The engine's file was changed during its run.")                           \
+    X("DRAFTER-MISSING", "The drafter's folder of a run is not there.")                            \
+    X("DRAFTER-CHANGED", "Files of the drafter's folder were changed during the run.")             \
+    X("decode_seed_token_mismatch", "The token after the seed is not the golden's.")               \
+    X("ReferenceFailed",                                                                           \
+      "The reference worker cannot be started, refuses, or breaks the protocol.")                  \
+    X("ReferenceInvalid",                                                                          \
+      "An answer of the reference lacks a row, has another shape, or contradicts itself.")         \
+    X("TOLERANCE-WIDENING-REFUSED", "A tolerance of an official run is to be widened.")            \
     X("COMMIT-INVALID", "MLXFAST_COMMIT_SHA is no commit id.")                                     \
     X("SPEC-MODE-NOT-ALLOWED-FOR-TRACK", "The contract does not allow the speculation mode.")      \
     X("STORED-BASELINE-OVERRIDE-REFUSED",                                                          \
@@ -207,7 +223,9 @@
     REFUSALS_SEAL(X)                                                                               \
     REFUSALS_ENGINE(X)                                                                             \
     REFUSALS_EQUATION(X)                                                                           \
-    REFUSALS_COHORT(X) REFUSALS_SEMANTIC(X) REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_RUN(X)
+    REFUSALS_COHORT(X)                                                                             \
+    REFUSALS_SEMANTIC(X)                                                                           \
+    REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_FIDELITY(X) REFUSALS_RUN(X)
 
 struct refusal {
     const char *group, *name, *meaning;

@@ -3,6 +3,7 @@
 #include "judge/score.h"
 
 #include "base/json.h"
+#include "judge/fidelity.h"
 #include "judge/score_keys.h"
 
 #include <math.h>
@@ -160,6 +161,16 @@ void score_fail(struct score_document *d, const char *error_class, const char *t
         buffer_printf(&line, ": %s", text);
     score_set_text(d, "error", line.data && *line.data ? line.data : "unknown");
     buffer_free(&line);
+}
+
+void score_fail_hidden(struct score_document *d, const char *error_class, const char *text)
+{
+    struct buffer failure = {0}, published = {0};
+    buffer_printf(&failure, "%s: %s", error_class, text ? text : "");
+    fidelity_publish(failure.data, &published);
+    score_fail(d, published.data, NULL);
+    buffer_free(&failure);
+    buffer_free(&published);
 }
 
 static double number_at(const json_t *metrics, const char *key)

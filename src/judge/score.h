@@ -41,6 +41,9 @@ void score_set_json(struct score_document *d, const char *key, json_t *value); /
  * name as it stands in the table; who compares classes lower-cases what is before the first ':').
  * The text is already scrubbed; NULL or "" leaves the class alone. The first failure wins. */
 void score_fail(struct score_document *d, const char *error_class, const char *text);
+/* The same of a run on a hidden prompt: the error is the published category and, of a violation of
+ * token fidelity, its counts (fidelity_publish). */
+void score_fail_hidden(struct score_document *d, const char *error_class, const char *text);
 
 /* Coarsens the public diagnostics, orders the keys, writes canonical JSON (2 spaces, no final
  * newline). A passed run whose score is not finite becomes a failed one ("computed score was not

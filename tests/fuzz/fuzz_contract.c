@@ -2,6 +2,7 @@
  * and hold its ranges. */
 #include "judge/contract.h"
 #include "judge/explain.h"
+#include "judge/fidelity.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -45,6 +46,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         require(c->official_pairs >= 2 && c->official_pairs % 2 == 0);
     if (contract_require_batch(c, 8, &err))
         require(c->scored_batch_size >= 1 && c->scored_batch_size <= 8);
+    if (contract_require_block_decode(c, &err)) {
+        const struct contract_block_decode *b = &c->block_decode;
+        require(b->block_size >= 1 && b->block_size <= b->maximum_block_size &&
+                b->maximum_block_size <= FIDELITY_BLOCK_MOST);
+        require(b->decode_tokens >= 1 && b->decode_tokens <= b->maximum_decode_tokens);
+        require(b->min_accepted_pairs >= 1 && b->min_accepted_pairs <= b->target_pairs);
+        require(b->raw_speedup_min > 0 && b->raw_speedup_min < b->raw_speedup_max);
+        require(!b->has_calibration || b->calibration_decode_tokens == b->decode_tokens);
+    }
+    struct fidelity_limits limits;
+    if (contract_fidelity_limits(c, &limits, &err)) {
+        require(limits.vocab_size >= 1 && isfinite(limits.absolute) && limits.relative < 2);
+        require(c->fidelity.largest_honest_drift <= limits.absolute &&
+                c->fidelity.nearest_cheat > limits.absolute);
+    }
     require(!c->has_mismatch_logit_gap ||
             (isfinite(c->mismatch_logit_gap) && c->mismatch_logit_gap >= 0));
     struct buffer page = {0};
