@@ -9,14 +9,18 @@
 
 enum { TOOL_OK = 0, TOOL_REJECTED = 1, TOOL_USAGE = 2, TOOL_IO = 3 };
 
-int tool_validate_golden(int argc, char **argv);   /* 0 accept, 1 reject, 2 usage, 3 I/O */
-int tool_validate_weights(int argc, char **argv);  /* the same */
-int tool_weights_digest(int argc, char **argv);    /* 0, 2 usage, 3 I/O */
-int tool_harness_hash(int argc, char **argv);      /* 0, 1 failed, 2 usage */
-int tool_explain_contract(int argc, char **argv);  /* 0, 1 refused contract, 2 usage, 3 I/O */
-int tool_parity_diff(int argc, char **argv);       /* 0 same, 1 differ, 2 usage, 3 I/O */
-int tool_prefill_decompose(int argc, char **argv); /* 0, 1 above the limit or failed, 2 usage */
-int tool_refusals(int argc, char **argv);          /* docs/refusals.md on stdout */
+int tool_validate_golden(int argc, char **argv);    /* 0 accept, 1 reject, 2 usage, 3 I/O */
+int tool_validate_weights(int argc, char **argv);   /* the same */
+int tool_weights_digest(int argc, char **argv);     /* 0, 2 usage, 3 I/O */
+int tool_harness_hash(int argc, char **argv);       /* 0, 1 failed, 2 usage */
+int tool_explain_contract(int argc, char **argv);   /* 0, 1 refused contract, 2 usage, 3 I/O */
+int tool_parity_diff(int argc, char **argv);        /* 0 same, 1 differ, 2 usage, 3 I/O */
+int tool_prefill_decompose(int argc, char **argv);  /* 0, 1 above the limit or failed, 2 usage */
+int tool_dflash_reference(int argc, char **argv);   /* 0, 1 failed, 2 usage, 130 interrupted */
+int tool_dflash_probe(int argc, char **argv);       /* the same */
+int tool_dflash_benchmark(int argc, char **argv);   /* the same */
+int tool_ngram_similarity(int argc, char **argv);   /* 0, 1 above the limit, 2 usage, 3 I/O */
+int tool_refusals(int argc, char **argv);           /* docs/refusals.md on stdout */
 
 /* What a dispatcher needs. Hidden tools are left out of the list of subcommands. */
 struct tool {
