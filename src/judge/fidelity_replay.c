@@ -32,6 +32,12 @@ bool replay_start(const struct client_options *o, struct client **out, struct er
     return client_start(&reference, out, err) || failed(err);
 }
 
+bool replay_call(struct client *c, struct wire_request *q, const struct wire_response **reply,
+                 struct error *err)
+{
+    return client_call(c, q, 0, reply, NULL, err) || failed(err);
+}
+
 bool replay_begin(struct client *c, const int64_t *seed, size_t seed_count, size_t most,
                   int64_t vocab_size, struct arena *a, struct replay *out, struct error *err)
 {
@@ -41,8 +47,8 @@ bool replay_begin(struct client *c, const int64_t *seed, size_t seed_count, size
     struct wire_request q = client_request(WIRE_KIND_dflash_reference_prefill);
     q.seed_tokens = client_tokens(seed, seed_count);
     const struct wire_response *r;
-    if (!client_call(c, &q, 0, &r, NULL, err))
-        return failed(err);
+    if (!replay_call(c, &q, &r, err))
+        return false;
     out->seed_token = r->seed_token.value;
     if (out->seed_token < 0 || out->seed_token >= vocab_size)
         return invalid(err, "seed_token", "names a token outside the vocabulary");
@@ -202,8 +208,8 @@ bool replay_rows(struct replay *r, const struct replay_question *q, struct arena
     if (q->verify_count > 0)
         ask.verify_block_tokens = client_tokens(q->verify, (size_t)q->verify_count);
     const struct wire_response *reply;
-    if (!client_call(r->client, &ask, 0, &reply, NULL, err))
-        return failed(err);
+    if (!replay_call(r->client, &ask, &reply, err))
+        return false;
     const struct check c = {r, a, err};
     if (!take_chain(&c, reply, count, &out->round) || !take_emitted(&c, reply, q, &out->round) ||
         !take_frames(&c, reply, q, out))

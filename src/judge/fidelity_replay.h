@@ -21,6 +21,10 @@
  * those of a worker without dflash_reference are ReferenceFailed. */
 bool replay_start(const struct client_options *o, struct client **out, struct error *err);
 
+/* client_call under the reference's names. */
+bool replay_call(struct client *c, struct wire_request *q, const struct wire_response **reply,
+                 struct error *err);
+
 /* A chain being walked. prefix grows: the seed, its token, then every token given out. */
 struct replay {
     struct client *client;

@@ -104,29 +104,43 @@ static bool begin(struct reference_run *r, struct replay *chain, struct error *e
                         r->setup.limits.vocab_size, &r->setup.arena, chain, err);
 }
 
-/* One row after the other: what it gives out is asked with any token in its place, which the row
- * does not read, and takes that place in the next question. */
+/* As a candidate of width 1 would: the walk afterwards is another way to the same tokens. */
+static bool next_token(struct reference_run *r, struct wire_request *q, int64_t *token,
+                       struct error *err)
+{
+    const bool first = q->seed_tokens.present;
+    const struct wire_response *reply;
+    if (!replay_call(r->client, q, &reply, err))
+        return false;
+    const bool told = first ? reply->seed_token.present : reply->tokens.count == 1;
+    *token = !told ? -1 : first ? reply->seed_token.value : reply->tokens.items[0];
+    if (*token >= 0 && *token < r->setup.limits.vocab_size)
+        return true;
+    error_set(err, "ReferenceInvalid", "the reference gave no token of the vocabulary");
+    return error_at(err, NULL, first ? "seed_token" : "tokens", NULL);
+}
+
 static bool generate(struct reference_run *r, struct error *err)
 {
-    struct replay chain;
-    if (!begin(r, &chain, err))
-        return false;
+    const struct dflash_golden *g = &r->golden;
+    struct wire_request begin_request = client_request(WIRE_KIND_dflash_decode_begin);
+    struct wire_request end = client_request(WIRE_KIND_dflash_phase_diagnostics);
+    const struct wire_response *reply;
+    begin_request.seed_tokens = client_tokens(g->seed, g->seed_count);
+    int64_t token;
     struct progress p = {.quiet = r->setup.f->quiet};
-    progress_begin(&p, "generate", "tokens", r->golden.row_count);
-    bool ok = true;
-    for (size_t i = 0; ok && i < r->golden.row_count; i++) {
-        const int64_t any = 0;
-        const struct replay_question q = {.given = &any, .count = 1, .width = 1};
-        struct replay_answer answer;
-        ok = replay_rows(&chain, &q, &r->setup.arena, &answer, err);
-        if (ok) {
-            r->emitted[i] = answer.round.k1_argmax[0];
-            chain.prefix[r->golden.seed_count + 1 + i] = r->emitted[i];
-        }
-        progress_update(&p, i + 1);
+    progress_begin(&p, "generate", "tokens", g->row_count);
+    bool ok = next_token(r, &begin_request, &token, err);
+    for (size_t i = 0; ok && i < g->row_count; i++) {
+        struct wire_request q = client_request(WIRE_KIND_dflash_decode_block);
+        q.token = (struct wire_i64){.present = true, .value = token};
+        q.max_block_size = (struct wire_i64){.present = true, .value = 1};
+        ok = next_token(r, &q, &token, err);
+        r->emitted[i] = token;
+        progress_update(&p, i + (ok ? 1 : 0));
     }
     progress_end(&p);
-    return ok;
+    return ok && replay_call(r->client, &end, &reply, err);
 }
 
 static void keep_rows(const struct replay_answer *a, const int64_t *given, struct dflash_row *rows)
@@ -287,7 +301,9 @@ int tool_dflash_reference(int argc, char **argv)
     const struct command command = {
         "benchd dflash-reference",
         "Makes the golden of a block decoder with a reference worker.",
-        "--engine is started as a reference (--trusted).\n"
+        "--engine is started as a reference (--trusted). With --generate it first decodes by "
+        "itself, one row "
+        "at a time.\n"
         "Output: one JSON object on stdout: sha256, bytes, seed_token_count, row_count, "
         "round_count, reference_self_consistent.\n"
         "Exit codes: 0 made; 1 not made, or made and not self-consistent; 2 usage or an unusable "

@@ -56,26 +56,58 @@ static bool read_text(struct arena *a, const struct json_view *v, const char *co
     return true;
 }
 
-/* Of a golden of block decoding its seed, of a correctness golden its benchmark. */
+static bool read_case(struct arena *a, const struct json_view *v, struct text *out,
+                      struct error *err)
+{
+    const json_t *cases;
+    if (!json_get_array(v, "cases", &cases, err))
+        return false;
+    const struct json_view first = {json_array_get(cases, 0), v->file, "cases[0]"};
+    if (!json_is_object(first.object)) {
+        error_set(err, "GOLDEN-INVALID", "the golden holds no case");
+        return error_at(err, v->file, "cases", NULL);
+    }
+    if (!json_get_int64_array(a, &first, "prompt_tokens", 0, INT32_MAX, &out->context,
+                              &out->context_count, err) ||
+        !json_get_int64_array(a, &first, "expected_tokens", 0, INT32_MAX, &out->next,
+                              &out->next_count, err))
+        return false;
+    if (out->next_count > SCREEN_NGRAM_CONTINUATION)
+        out->next_count = SCREEN_NGRAM_CONTINUATION;
+    return true;
+}
+
+/* Of a golden of block decoding its seed, of a correctness golden its benchmark, or where it has
+ * none its first case. */
+static bool read_golden(struct arena *a, const struct json_view *v, struct text *out,
+                        struct error *err)
+{
+    const json_t *benchmark;
+    if (!json_is_object(v->object)) {
+        error_set(err, "GOLDEN-INVALID", "the file is no object");
+        return error_at(err, v->file, NULL, NULL);
+    }
+    if (json_has(v, "reference_seed_token"))
+        return read_text(a, v, "seed_tokens", "reference_seed_token", "emitted_tokens", out, err);
+    if (!json_has(v, "benchmark"))
+        return read_case(a, v, out, err);
+    if (!json_get_object(v, "benchmark", &benchmark, err))
+        return false;
+    const struct json_view b = {benchmark, v->file, "benchmark"};
+    return read_text(a, &b, "decode_seed_tokens", "expected_decode_seed_token",
+                     "expected_decode_tokens", out, err);
+}
+
 static bool load_text(struct arena *a, const char *path, struct text *out, struct error *err)
 {
     json_t *root = json_read_file(path, GOLDEN_BYTES_MAX, GOLDEN_DEPTH_MAX, err);
     const struct json_view v = {root, path, ""};
-    const json_t *benchmark;
-    bool ok = root != NULL;
-    if (ok && !json_is_object(root)) {
-        error_set(err, "GOLDEN-INVALID", "the file is no object");
-        ok = error_at(err, path, NULL, NULL);
-    } else if (ok && json_has(&v, "reference_seed_token")) {
-        ok = read_text(a, &v, "seed_tokens", "reference_seed_token", "emitted_tokens", out, err);
-    } else if (ok && json_get_object(&v, "benchmark", &benchmark, err)) {
-        const struct json_view b = {benchmark, path, "benchmark"};
-        ok = read_text(a, &b, "decode_seed_tokens", "expected_decode_seed_token",
-                       "expected_decode_tokens", out, err);
-    } else {
-        ok = false;
-    }
+    bool ok = root != NULL && read_golden(a, &v, out, err);
     json_decref(root);
+    if (ok && out->next_count == 0) {
+        error_set(err, "GOLDEN-INVALID", "no token follows the prompt");
+        ok = error_at(err, path, NULL, NULL);
+    }
     return ok;
 }
 
@@ -86,8 +118,8 @@ int tool_ngram_similarity(int argc, char **argv)
     double most = SCREEN_NGRAM_HIT_RATE;
     const struct option_spec options[] = {
         {"--golden", OPTION_TEXT, true, "FILE",
-         "A golden of block decoding, or a correctness golden with a benchmark.", &golden, NULL, 0,
-         0},
+         "A golden of block decoding, or a correctness golden: its benchmark, else its first case.",
+         &golden, NULL, 0, 0},
         {"--orders", OPTION_TEXT, false, "A,B,...",
          "Lengths of the repeats that are looked for (default 1,2,3).", &orders_text, NULL, 0, 0},
         {"--max-hit-rate", OPTION_REAL, false, "R",
@@ -96,7 +128,7 @@ int tool_ngram_similarity(int argc, char **argv)
     const struct command command = {
         "benchd analyze-ngram-similarity",
         "Says how often a golden's continuation could be guessed from its own text.",
-        "The token after the seed and up to 128 more; one JSON object on stdout.\n"
+        "Of the golden's continuation the first 129 tokens; one JSON object on stdout.\n"
         "Exit: 0 at most the limit, 1 above it, 2 usage, 3 the golden cannot be used.",
         NULL,
         options,
