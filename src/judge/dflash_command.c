@@ -39,6 +39,8 @@ bool dflash_open(struct dflash_setup *s, const struct dflash_flags *f, struct er
     s->candidate.yarn_magnitude = s->contract->yarn_magnitude;
     s->reference = s->candidate;
     s->reference.engine = s->reference_engine;
+    if (f->reference_weights != NULL)
+        s->reference.weights = f->reference_weights;
     s->reference.trusted = true;
     return true;
 }
@@ -83,7 +85,7 @@ static bool plan_sandbox(struct dflash_setup *s, bool is_reference, const char *
         .switched_off = f->no_sandbox,
         .reference_leg = is_reference,
         .engine = o->engine,
-        .weights = f->weights,
+        .weights = o->weights,
         .drafter = f->drafter,
         .engine_trees = f->trees.count > 0 ? f->trees.items : NULL,
         .hidden = hidden,
@@ -105,10 +107,14 @@ bool dflash_prepare(struct dflash_setup *s, const char *const *hidden, struct er
         all[i + 1] = hidden[i];
     if (!check_folder(f->weights, "WEIGHTS-MISSING", "the weights folder is not there", err) ||
         !check_folder(f->drafter, "DRAFTER-MISSING", "the drafter's folder is not there", err) ||
+        (f->reference_weights != NULL && !check_folder(f->reference_weights, "WEIGHTS-MISSING",
+                                                       "the weights folder is not there", err)) ||
         !check_engine(f->engine, err) || !check_engine(s->reference_engine, err))
         return false;
     /* Before anything is read: what is read afterwards must be what ran. */
     return path_stamp(f->weights, s->weights, err) && path_stamp(f->drafter, s->drafter, err) &&
+           (f->reference_weights == NULL ||
+            path_stamp(f->reference_weights, s->reference_weights, err)) &&
            path_stamp(f->engine, s->engine, err) &&
            path_stamp(s->reference_engine, s->reference_stamp, err) &&
            show_digest(s, "weights", f->weights, err) &&
@@ -121,6 +127,8 @@ bool dflash_prepare(struct dflash_setup *s, const char *const *hidden, struct er
 bool dflash_check_unchanged(const struct dflash_setup *s, struct error *err)
 {
     return stamp_check_weights(s->f->weights, s->weights, err) &&
+           (s->f->reference_weights == NULL ||
+            stamp_check_weights(s->f->reference_weights, s->reference_weights, err)) &&
            stamp_check_drafter(s->f->drafter, s->drafter, err) &&
            stamp_check_engine(s->f->engine, s->engine, err) &&
            stamp_check_engine(s->reference_engine, s->reference_stamp, err);

@@ -19,6 +19,7 @@
 
 struct dflash_flags {
     const char *engine, *reference_engine, *weights, *drafter, *contract, *output;
+    const char *reference_weights; /* the organiser's; NULL: weights */
     struct option_list trees;
     bool no_sandbox, quiet;
 };
@@ -57,6 +58,7 @@ struct dflash_setup {
     struct sandbox_plan candidate_sandbox, reference_sandbox;
     char weights[SHA256_HEX], drafter[SHA256_HEX]; /* stamps */
     char engine[SHA256_HEX], reference_stamp[SHA256_HEX];
+    char reference_weights[SHA256_HEX]; /* "": the same folder */
 };
 
 /* The contract with its groups, environment and output target: what fails here is misuse (exit 2,

@@ -374,6 +374,8 @@ static const struct tool tools[] = {
     {"parity-diff", "compares two score files field by field", false, tool_parity_diff},
     {"prefill-decompose", "splits the time of a prefill", false, tool_prefill_decompose},
     {"explain-contract", "says what a run under a contract does", false, tool_explain_contract},
+    {"calibrate-fidelity", "measures what a tolerance must let pass and what it must not", false,
+     tool_calibrate_fidelity},
     {"dflash-reference", "makes a golden of block decoding", false, tool_dflash_reference},
     {"dflash-probe", "times the serial control of block decoding", false, tool_dflash_probe},
     {"dflash-benchmark", "times block decoding and checks it", false, tool_dflash_benchmark},

@@ -16,6 +16,7 @@ int tool_harness_hash(int argc, char **argv);       /* 0, 1 failed, 2 usage */
 int tool_explain_contract(int argc, char **argv);   /* 0, 1 refused contract, 2 usage, 3 I/O */
 int tool_parity_diff(int argc, char **argv);        /* 0 same, 1 differ, 2 usage, 3 I/O */
 int tool_prefill_decompose(int argc, char **argv);  /* 0, 1 above the limit or failed, 2 usage */
+int tool_calibrate_fidelity(int argc, char **argv); /* 0, 1 an honest engine was refused, 2, 3 */
 int tool_dflash_reference(int argc, char **argv);   /* 0, 1 failed, 2 usage, 130 interrupted */
 int tool_dflash_probe(int argc, char **argv);       /* the same */
 int tool_dflash_benchmark(int argc, char **argv);   /* the same */

@@ -37,6 +37,15 @@ struct leg_flags {
          NULL,                                                                                     \
          0,                                                                                        \
          0},                                                                                       \
+        {"--reference-weights",                                                                    \
+         OPTION_TEXT,                                                                              \
+         false,                                                                                    \
+         "DIR",                                                                                    \
+         "The reference's weights folder, the organiser's. Default: --weights.",                   \
+         &(f)->common.reference_weights,                                                           \
+         NULL,                                                                                     \
+         0,                                                                                        \
+         0},                                                                                       \
         {"--golden",   OPTION_TEXT, true, "FILE", "The golden with the seed.",                     \
          &(f)->golden, NULL,        0,    0},                                                      \
         {"--tokens",                                                                               \
