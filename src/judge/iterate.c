@@ -39,7 +39,8 @@ struct run {
     struct score_document score;
     struct tree_digest weights;
     bool has_weights;
-    char weights_stamp[SHA256_HEX], engine_stamp[SHA256_HEX]; /* before they were read */
+    /* before they were read */
+    char weights_stamp[SHA256_HEX], engine_stamp[SHA256_HEX], drafter_stamp[SHA256_HEX];
     int64_t decode_steps;
     struct measure_result timing;
     struct semantic_judge semantic;
@@ -140,6 +141,7 @@ static bool plan_sandbox(struct run *r, struct error *err)
         .switched_off = o->no_sandbox,
         .engine = o->engine,
         .weights = o->weights,
+        .drafter = o->drafter,
         .engine_trees = o->engine_trees,
         .resources = o->resources,
         .hidden = hidden,
@@ -172,14 +174,20 @@ static bool preflight(struct run *r, struct measure_plan *plan, struct error *er
         error_set(err, "WEIGHTS-MISSING", "the weights folder is not there");
         return error_at(err, o->weights, NULL, NULL);
     }
-    if (!path_stamp(o->weights, r->weights_stamp, err) ||
+    if (o->drafter != NULL && !file_is_directory(o->drafter)) {
+        error_set(err, "DRAFTER-MISSING", "the drafter's folder is not there");
+        return error_at(err, o->drafter, NULL, NULL);
+    }
+    if ((o->drafter != NULL && !path_stamp(o->drafter, r->drafter_stamp, err)) ||
+        !path_stamp(o->weights, r->weights_stamp, err) ||
         !weights_digest(o->weights, &r->weights, err))
         return false;
     r->has_weights = true;
     score_set_text(d, "weights_hash", r->weights.sha256);
     score_set_int(d, "weights_byte_count", (int64_t)r->weights.bytes);
     score_set_int(d, "weights_file_count", (int64_t)r->weights.files);
-    if (!load_golden(r, err) || !weights_check_golden(o->weights, o->golden, err))
+    if (!load_golden(r, err) || !weights_check_golden(o->weights, o->golden, err) ||
+        (o->drafter != NULL && !weights_check_golden(o->drafter, o->golden, err)))
         return false;
     score_set_text(d, "golden_hash", r->golden->sha256);
     score_set_int(d, "case_count", (int64_t)golden_gate_case_count(r->golden));
@@ -503,6 +511,7 @@ static enum iterate_exit run_and_seal(struct run *r, struct client_options *opti
         return ITERATE_INTERRUPTED;
     }
     ran = ran && stamp_check_weights(r->o->weights, r->weights_stamp, &why) &&
+          (r->o->drafter == NULL || stamp_check_drafter(r->o->drafter, r->drafter_stamp, &why)) &&
           stamp_check_engine(r->o->engine, r->engine_stamp, &why);
     seal_contract(r);
     seal_timing(r);
@@ -532,6 +541,7 @@ enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err
     const char *track;
     struct client_options options = {.engine = o->engine,
                                      .weights = o->weights,
+                                     .drafter = o->drafter,
                                      .resources = o->resources,
                                      .speculative_v1_1 = true,
                                      .echo_stderr = !o->quiet};

@@ -14,6 +14,7 @@ enum iterate_mode { ITERATE_LOCAL_ITERATE, ITERATE_LOCAL_SUBMIT };
 
 struct iterate_options {
     const char *engine, *weights, *golden, *contract;
+    const char *drafter;       /* folder, for the engine's --drafter; NULL: none */
     const char *golden_sha256; /* NULL: no pin; else with golden_bytes */
     uint64_t golden_bytes;
     enum iterate_mode mode;

@@ -39,7 +39,7 @@ static int usage_error(const char *command, const struct error *err)
 struct iterate_flags {
     struct option_list golden, golden_sha256, golden_bytes, prompt, resources, trees;
     struct option_list control_golden, control_sha256, control_bytes;
-    const char *engine, *weights, *contract, *mode, *score_path, *candidate_spec;
+    const char *engine, *weights, *drafter, *contract, *mode, *score_path, *candidate_spec;
     const char *baseline_workspace, *baseline_calibration, *box;
     const char *capture_baseline, *capture_passes, *weights_digest;
     bool capture_timed_only, strict, no_sandbox, cool_gate, no_cool_gate, quiet;
@@ -53,6 +53,9 @@ static struct iterate_flags f = {.mode = "local-iterate"};
 static const struct option_spec iterate_specs[] = {
     {"--engine", OPTION_TEXT, true, "PATH", "The worker executable.", &f.engine, NULL, 0, 0},
     {"--weights", OPTION_TEXT, true, "DIR", "The weights folder.", &f.weights, NULL, 0, 0},
+    {"--drafter", OPTION_TEXT, false, "DIR",
+     "A drafter's folder, passed to the engine as --drafter; it must not change during the run.",
+     &f.drafter, NULL, 0, 0},
     {"--golden", OPTION_LIST, true, "FILE",
      "The golden with the oracle. More than one only on the paired official path.", &f.golden, NULL,
      0, 0},
@@ -235,6 +238,7 @@ static int run_iterate(int argc, char **argv)
         return usage_error(iterate_command.name, &err);
     o.engine = f.engine;
     o.weights = f.weights;
+    o.drafter = f.drafter;
     o.golden = f.golden.items[0];
     o.contract = f.contract;
     o.score_path = f.score_path != NULL              ? f.score_path
