@@ -18,7 +18,7 @@ bool dflash_is_official(void)
     return value != NULL && strcmp(value, "1") == 0;
 }
 
-bool dflash_open(struct dflash_setup *s, const struct dflash_flags *f, struct error *err)
+bool dflash_setup_open(struct dflash_setup *s, const struct dflash_flags *f, struct error *err)
 {
     const char *track;
     s->f = f;
@@ -134,7 +134,7 @@ bool dflash_check_unchanged(const struct dflash_setup *s, struct error *err)
            stamp_check_engine(s->reference_engine, s->reference_stamp, err);
 }
 
-void dflash_close(struct dflash_setup *s)
+void dflash_setup_close(struct dflash_setup *s)
 {
     contract_free(s->contract);
     arena_free(&s->arena);

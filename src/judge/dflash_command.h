@@ -63,14 +63,14 @@ struct dflash_setup {
 
 /* The contract with its groups, environment and output target: what fails here is misuse (exit 2,
  * nothing is written). */
-bool dflash_open(struct dflash_setup *s, const struct dflash_flags *f, struct error *err);
+bool dflash_setup_open(struct dflash_setup *s, const struct dflash_flags *f, struct error *err);
 /* Folders, stamps, digests, sandboxes. hidden: what no worker may see (NULL-terminated, the
  * contract is added); the first of them, if any, must not lie in the weights or with the drafter.
  */
 bool dflash_prepare(struct dflash_setup *s, const char *const *hidden, struct error *err);
 /* Nothing was changed while the workers ran. */
 bool dflash_check_unchanged(const struct dflash_setup *s, struct error *err);
-void dflash_close(struct dflash_setup *s);
+void dflash_setup_close(struct dflash_setup *s);
 
 /* --tokens and --block-size against the contract's limits. Error USAGE. */
 bool dflash_check_tokens(const struct dflash_setup *s, const char *flag, int64_t tokens,

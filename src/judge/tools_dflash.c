@@ -107,7 +107,7 @@ static bool open_leg(struct leg_run *r, struct error *err)
 {
     const struct leg_flags *f = r->f;
     struct dflash_setup *s = &r->setup;
-    if (!dflash_open(s, &f->common, err))
+    if (!dflash_setup_open(s, &f->common, err))
         return false;
     const struct contract_block_decode *b = &s->contract->block_decode;
     const int64_t tokens = f->has_tokens ? f->tokens : b->local_submit_decode_tokens;
@@ -218,7 +218,7 @@ static int run_leg(const struct leg_flags *f, const char *tool)
         tool_complain(tool, &err);
     }
     dflash_golden_free(r.golden);
-    dflash_close(&r.setup);
+    dflash_setup_close(&r.setup);
     return code;
 }
 

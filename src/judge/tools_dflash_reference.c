@@ -264,7 +264,7 @@ static bool write_files(struct reference_run *r, struct error *err)
 static bool open_run(struct reference_run *r, struct error *err)
 {
     const struct reference_flags *f = r->f;
-    if (!dflash_open(&r->setup, &f->common, err) ||
+    if (!dflash_setup_open(&r->setup, &f->common, err) ||
         (f->plan != NULL && !file_check_target(f->plan, err)))
         return false;
     const int64_t size =
@@ -330,6 +330,6 @@ int tool_dflash_reference(int argc, char **argv)
         tool_complain(tool, &err);
     if (!ok && strcmp(err.name, "Interrupted") == 0)
         code = TOOL_INTERRUPTED;
-    dflash_close(&r.setup);
+    dflash_setup_close(&r.setup);
     return code;
 }
