@@ -101,8 +101,8 @@ bool fidelity_check_run(const struct fidelity_run *run, struct error *err)
     int64_t accepted = 0, rejected = 0, rows = 0;
     for (size_t i = 0; i < run->round_count; i++) {
         const struct fidelity_round *r = &run->rounds[i];
-        if (r->accepted < 0 || r->accepted > FIDELITY_BLOCK_MOST || r->rejected < 0 ||
-            r->rejected > FIDELITY_BLOCK_MOST || r->rows < 1 || r->rows > FIDELITY_BLOCK_MOST)
+        if (r->accepted < 0 || r->accepted >= FIDELITY_BLOCK_MOST || r->rejected < 0 ||
+            r->rejected >= FIDELITY_BLOCK_MOST || r->rows < 1 || r->rows > FIDELITY_BLOCK_MOST)
             return fidelity_fail(FIDELITY_rowAccountingMismatch, i, err, "rows=%d", r->rows);
         accepted += r->accepted;
         rejected += r->rejected;

@@ -61,11 +61,15 @@ static void build(struct fixture *f)
     int64_t given = 0;
     for (int i = 0; i < ROUNDS; i++) {
         struct fidelity_round *r = &f->rounds[i];
+        for (int k = 0; k < 4; k++) /* nobody may look beyond what is told */
+            f->tokens[i][k] = f->drafts[i][k] = -99;
         for (int k = 0; k < shape[i].rows; k++) {
             const bool is_token = k < shape[i].count;
             const int64_t token = is_token ? next++ : 70;
-            f->tokens[i][k] = f->k1[i][k] = f->declared[i][k] = f->emitted[i][k] = token;
-            f->drafts[i][k] = k < shape[i].accepted ? token : 60;
+            f->tokens[i][k] = is_token ? token : -99;
+            f->k1[i][k] = f->declared[i][k] = f->emitted[i][k] = token;
+            if (k < shape[i].rows - 1)
+                f->drafts[i][k] = k < shape[i].accepted ? token : 60;
             f->readouts[i][k] = f->top[i][k] = f->verify[i][k] = readout(token);
             f->top1[i][k] = f->emitted_logit[i][k] = 8;
         }
@@ -101,6 +105,19 @@ static bool judge(struct fixture *f)
     arena_free(&f->arena);
     memset(&f->err, 0, sizeof f->err);
     return fidelity_judge(&f->limits, &f->run, f->refs, &f->arena, &f->out, &f->err);
+}
+
+/* Answer by answer, as the recorder asks. */
+static bool check_answers(struct fixture *f)
+{
+    int64_t given = 0;
+    memset(&f->err, 0, sizeof f->err);
+    for (size_t i = 0; i < f->run.round_count; i++) {
+        if (!fidelity_check_round(&f->limits, &f->rounds[i], i, SEEDS, given, &f->err))
+            return false;
+        given += f->rounds[i].count;
+    }
+    return true;
 }
 
 /* One change to a sound run, and what it is called; NULL: it is still sound. */
@@ -150,6 +167,9 @@ CHANGE(token_below, f->tokens[1][0] = -1)
 CHANGE(draft_last, f->drafts[0][2] = VOCAB - 1)
 CHANGE(draft_beyond, f->drafts[0][2] = VOCAB)
 CHANGE(draft_below, f->drafts[0][2] = -1)
+CHANGE(first_draft_beyond, f->drafts[0][0] = VOCAB)
+CHANGE(first_top_beyond, f->readouts[0][0].token[0] = VOCAB)
+CHANGE(first_second_beyond, f->readouts[0][0].token[1] = VOCAB)
 CHANGE(top_beyond, f->readouts[0][3].token[0] = VOCAB)
 CHANGE(second_last, f->readouts[0][3].token[1] = VOCAB - 1)
 CHANGE(second_beyond, f->readouts[0][3].token[1] = VOCAB)
@@ -157,7 +177,7 @@ CHANGE(second_below, f->readouts[0][3].token[1] = -1)
 CHANGE(rows_below_tokens, f->rounds[0].rows = 2)
 CHANGE(rows_above_width, f->rounds[0].width = 3)
 CHANGE(drafts_too_few, f->rounds[0].draft_count = 2)
-CHANGE(drafts_too_many, f->rounds[1].draft_count = 1)
+CHANGE(drafts_too_many, (f->rounds[1].draft_count = 1, f->drafts[1][0] = 60))
 CHANGE(accepted_below_tokens, (f->rounds[0].accepted = 1, f->rounds[0].rejected = 2))
 CHANGE(accepted_beyond_tokens, (f->rounds[0].accepted = 3, f->rounds[0].rejected = 0,
                                 f->rounds[0].count = f->rounds[0].scored = 3, f->drafts[0][2] = 22))
@@ -198,6 +218,9 @@ static void test_one_answer(void **state)
         ROW(draft_last, NULL),
         ROW(draft_beyond, "dflash_out_of_vocabulary_token"),
         ROW(draft_below, "dflash_out_of_vocabulary_token"),
+        ROW(first_draft_beyond, "dflash_out_of_vocabulary_token"),
+        ROW(first_top_beyond, "dflash_out_of_vocabulary_token"),
+        ROW(first_second_beyond, "dflash_out_of_vocabulary_token"),
         ROW(top_beyond, "dflash_out_of_vocabulary_token"),
         ROW(second_last, NULL),
         ROW(second_beyond, "dflash_out_of_vocabulary_token"),
@@ -230,9 +253,16 @@ static void test_one_answer(void **state)
         ROW(offset_of_scored_only, "dflash_cache_offset_diverged"),
     };
     try_changes(rows, COUNT_OF(rows));
+    for (size_t i = 0; i < COUNT_OF(rows); i++) { /* and without a reference */
+        struct fixture f;
+        build(&f);
+        rows[i].make(&f);
+        if (check_answers(&f) != !rows[i].name ||
+            (rows[i].name && strcmp(f.err.name, rows[i].name) != 0))
+            fail_msg("%s: %s: %s", rows[i].label, f.err.name, f.err.message);
+    }
 }
 
-/* The same, of a round alone: what the recorder asks when an answer comes. */
 static void test_round_alone(void **state)
 {
     (void)state;
@@ -243,6 +273,10 @@ static void test_round_alone(void **state)
     assert_false(fidelity_check_round(&f.limits, &f.rounds[2], 2, SEEDS, 3, &f.err));
     assert_string_equal(f.err.name, "dflash_cache_offset_diverged");
     assert_false(fidelity_check_round(&f.limits, &f.rounds[2], 2, SEEDS + 1, 4, &f.err));
+    f.rounds[2].count = 2; /* more accepted than given: bound as far as given */
+    f.rounds[2].offset -= 2;
+    f.tokens[2][2] = -99;
+    assert_true(fidelity_check_round(&f.limits, &f.rounds[2], 2, SEEDS, 4, &f.err));
     f.rounds[2].count = 5;
     assert_false(fidelity_check_round(&f.limits, &f.rounds[2], 2, SEEDS, 4, &f.err));
     assert_string_equal(f.err.name, "dflash_oversized_block");
@@ -256,6 +290,8 @@ CHANGE(run_too_short, f->run.wanted = 7)
 CHANGE(run_too_long, f->run.wanted = 5)
 CHANGE(run_stops_early, f->run.round_count = 2)
 CHANGE(overrun_inside, (f->rounds[0].scored = 2, f->refs[0].count = 2, f->run.wanted = 5))
+CHANGE(overrun_before_the_last,
+       (f->rounds[0].scored = 2, f->run.round_count = 2, f->run.wanted = 3))
 CHANGE(round_without_score, (f->rounds[2].scored = 0, f->refs[2].count = 0, f->run.wanted = 4))
 CHANGE(scored_beyond_tokens, (f->rounds[2].scored = 5, f->run.wanted = 9))
 CHANGE(whole_last_round, (f->rounds[2].scored = f->refs[2].count = 4, f->run.wanted = 8))
@@ -270,6 +306,7 @@ static void test_run(void **state)
         ROW(run_too_long, "dflash_incomplete_run"),
         ROW(run_stops_early, "dflash_incomplete_run"),
         ROW(overrun_inside, "dflash_incomplete_run"),
+        ROW(overrun_before_the_last, "dflash_incomplete_run"),
         ROW(round_without_score, "dflash_incomplete_run"),
         ROW(scored_beyond_tokens, "dflash_incomplete_run"),
         ROW(whole_last_round, NULL),
@@ -288,13 +325,16 @@ static void test_run_totals(void **state)
         int64_t accepted, rejected;
         int rows;
         bool good;
+        int rows_of_next; /* round 1 has so many; 0: as built */
     } rows[] = {
-        {0, 2, 1, 4, true},   {0, 1, 2, 4, true},          {0, 3, 1, 4, false},
-        {0, 2, 0, 4, false},  {0, 2, 1, 5, false},         {1, 0, 0, 2, false},
-        {0, 2, 2, 5, true},   {0, -1, 4, 4, false},        {0, 4, -1, 4, false},
-        {0, 0, 15, 16, true}, {0, INT64_MAX, 1, 4, false}, {0, 2, INT64_MIN, 4, false},
-        {0, 15, 0, 16, true}, {0, 16, 0, 17, false},       {0, 0, 16, 17, false},
-        {1, 0, -1, 0, false},
+        /* What one round lacks another has: each must be possible on its own. */
+        {0, 16, 0, 16, false, 2},       {0, 0, 16, 16, false, 2},       {0, 2, 1, 6, false, -1},
+        {0, 2, 1, 4, true, 0},          {0, 1, 2, 4, true, 0},          {0, 3, 1, 4, false, 0},
+        {0, 2, 0, 4, false, 0},         {0, 2, 1, 5, false, 0},         {1, 0, 0, 2, false, 0},
+        {0, 2, 2, 5, true, 0},          {0, -1, 4, 4, false, 0},        {0, 4, -1, 4, false, 0},
+        {0, 0, 15, 16, true, 0},        {0, 15, 0, 16, true, 0},        {0, 16, 0, 17, false, 0},
+        {0, 0, 16, 17, false, 0},       {1, 0, -1, 0, false, 0},        {2, 3, 0, 5, false, 0},
+        {0, INT64_MAX, 1, 4, false, 0}, {0, 2, INT64_MIN, 4, false, 0},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct fixture f;
@@ -303,6 +343,8 @@ static void test_run_totals(void **state)
         r->accepted = rows[i].accepted;
         r->rejected = rows[i].rejected;
         r->rows = rows[i].rows;
+        if (rows[i].rows_of_next)
+            f.rounds[1].rows = rows[i].rows_of_next;
         if (fidelity_check_run(&f.run, &f.err) != rows[i].good)
             fail_msg("row %zu: %s", i, f.err.message);
         if (!rows[i].good)
@@ -483,7 +525,7 @@ CHANGE(rejection_on_steeper_row,
        (f->verify[0][2].token[0] = 60, flatten(f, 0, 2, 1.0001), f->top[0][2].logit[1] = 6.9999))
 CHANGE(second_is_the_draft, f->verify[0][2].token[1] = 60)
 CHANGE(accepted_row_otherwise, f->verify[0][1].token[0] = 60)
-CHANGE(nothing_rejected, f->verify[2][3].token[0] = f->drafts[2][3])
+CHANGE(nothing_rejected, f->verify[2][3].token[0] = 71)
 CHANGE(tail_id_other, f->readouts[0][3].token[0] = 71)
 CHANGE(tail_id_other_on_flat_row, (f->readouts[0][3].token[0] = 71, flatten(f, 0, 3, 1)))
 CHANGE(tail_id_other_on_steeper_row, (f->readouts[0][3].token[0] = 71, flatten(f, 0, 3, 1.0001)))
@@ -568,6 +610,7 @@ CHANGE(ref_one_token_twice, f->top[1][0].token[1] = f->top[1][0].token[0])
 CHANGE(ref_first_outside, f->top[1][0].token[0] = VOCAB)
 CHANGE(ref_first_below, f->top[1][0].token[0] = -1)
 CHANGE(ref_second_outside, f->top[1][0].token[1] = VOCAB)
+CHANGE(ref_second_zero, f->top[1][0].token[1] = 0)
 CHANGE(ref_second_below, f->top[1][0].token[1] = -1)
 CHANGE(ref_top1_differs, f->top1[1][0] = 8.25)
 CHANGE(ref_echo_differs, f->emitted[1][0] = 5)
@@ -602,6 +645,7 @@ static void test_reference_must_be_sound(void **state)
         ROW(ref_first_outside, invalid),
         ROW(ref_first_below, invalid),
         ROW(ref_second_outside, invalid),
+        ROW(ref_second_zero, NULL),
         ROW(ref_second_below, invalid),
         ROW(ref_top1_differs, invalid),
         ROW(ref_echo_differs, invalid),
@@ -627,25 +671,13 @@ static void test_budgets(void **state)
     static const struct {
         int64_t per_thousand, tokens, budget;
     } rows[] = {
-        {40, 1, 1},
-        {40, 25, 1},
-        {40, 26, 2},
-        {40, 50, 2},
-        {40, 51, 3},
-        {40, 128, 6},
-        {40, 512, 21},
-        {5, 1, 1},
-        {5, 25, 1},
-        {5, 26, 1},
-        {5, 128, 1},
-        {5, 200, 1},
-        {5, 201, 2},
-        {5, 512, 3},
-        {0, 512, 0},
-        {1000, 7, 7},
-        {1, 1, 1},
-        {-1, 512, 0},
-        {1000, INT32_MAX, INT32_MAX},
+        {40, 1, 1},    {40, 25, 1},  {40, 26, 2},
+        {40, 50, 2},   {40, 51, 3},  {40, 128, 6},
+        {40, 512, 21}, {5, 1, 1},    {5, 25, 1},
+        {5, 26, 1},    {5, 128, 1},  {5, 200, 1},
+        {5, 201, 2},   {5, 512, 3},  {0, 512, 0},
+        {1000, 7, 7},  {1, 1, 1},    {1, 1000, 1},
+        {1, 1001, 2},  {-1, 512, 0}, {1000, INT32_MAX, INT32_MAX},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         if (fidelity_budget(rows[i].per_thousand, rows[i].tokens) != rows[i].budget)
@@ -690,7 +722,8 @@ static void test_budgets_of_runs(void **state)
     (void)state;
     static const struct {
         int64_t tokens, near, residual;
-    } rows[] = {{1, 1, 1}, {25, 1, 1}, {26, 2, 1}, {128, 6, 1}, {512, 21, 3}};
+    } rows[] = {{1, 1, 1},  {1, 1000, 1}, {1, 1001, 2}, {25, 1, 1},
+                {26, 2, 1}, {128, 6, 1},  {512, 21, 3}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         for (int near = 0; near < 2; near++) {
             const int64_t n = rows[i].tokens, most = near ? rows[i].near : rows[i].residual;
@@ -767,6 +800,8 @@ static void test_latency(void **state)
         struct arena a = {0};
         for (size_t k = 0; k < 5; k++)
             rounds[k].seconds = rows[i].seconds[k];
+        for (size_t k = rows[i].count; k < 5; k++)
+            rounds[k].seconds = NAN;
         const struct fidelity_run run = {.rounds = rounds, .round_count = rows[i].count};
         const struct fidelity_latency l = fidelity_latency_of(&run, 4, &a);
         if (l.median != rows[i].median || l.longest != rows[i].longest ||

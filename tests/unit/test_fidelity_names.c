@@ -66,9 +66,9 @@ static void test_violations_are_published_with_counts_only(void **state)
         buffer_clear(&wanted);
         buffer_printf(&failure,
                       "%s: token 4711 logit=3 secret=12 round=9 id=5 rows=12345 rows=1e3 rows=-1 "
-                      "rows= width=2, arrows=7 =3 the prompt says: budget=21",
+                      "rows= width=2, arrows=7 =3 the prompt says: budget=2100",
                       published);
-        buffer_printf(&wanted, "%s round=9 budget=21", published);
+        buffer_printf(&wanted, "%s round=9 budget=2100", published);
         expect_published(failure.data, wanted.data);
         expect_published(published, published);
         buffer_free(&failure);
