@@ -80,7 +80,7 @@ static void keep_round(struct arena *a, const struct storage *s, size_t index,
     out->tokens = keep_tokens(a, s->tokens + row, &r->tokens);
     out->count = (int)r->tokens.count;
     const int64_t rows = told(r->declared_rows);
-    out->rows = rows > INT32_MAX || rows < -1 ? -1 : (int)rows;
+    out->rows = rows > INT32_MAX ? INT32_MAX : rows < 0 ? -1 : (int)rows;
     out->accepted = told(r->accepted_draft_count);
     out->rejected = told(r->rejected_draft_count);
     out->drafts = keep_tokens(a, s->drafts + row, &r->draft_tokens);
