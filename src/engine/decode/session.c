@@ -209,6 +209,15 @@ int session_block_limit(const struct session *s)
     return limit;
 }
 
+void session_prepare_drafts(struct session *s)
+{
+    if (!s->drafter || session_block_limit(s) < 2)
+        return;
+    memory_guard_begin();
+    dflash_take_context(s->drafter, session_position(s), model_state_tapped_from(s->state));
+    memory_guard_end();
+}
+
 bool session_draft(struct session *s, int32_t bonus, int width, int32_t *drafts, int *count,
                    struct error *err)
 {

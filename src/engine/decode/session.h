@@ -42,6 +42,9 @@ bool session_set_drafter(struct session *s, struct dflash *d, struct error *err)
 /* The widest block that fits here: 1 without a drafter, at the end of the context, and where the
  * drafter has not the hidden rows that it needs. */
 int session_block_limit(const struct session *s);
+/* Lets the drafter take the hidden rows of what has been fed, which the next draft would otherwise
+ * do first: the end of a prompt's prefill. Does nothing where nothing can be drafted. */
+void session_prepare_drafts(struct session *s);
 /* drafts[0 .. width-2] for a block of `width` rows whose first is `bonus`. *count tells how many
  * are usable: fewer when the drafter's logits are NaN. width within session_block_limit. */
 bool session_draft(struct session *s, int32_t bonus, int width, int32_t *drafts, int *count,

@@ -306,13 +306,10 @@ static void append_context(struct dflash_state *s, int64_t begin, int64_t end)
     }
 }
 
-bool dflash_draft(struct dflash_state *s, int64_t position, int64_t tapped_from, int32_t bonus,
-                  int rows, float *logits, struct head_pick *picks, struct error *err)
+void dflash_take_context(struct dflash_state *s, int64_t position, int64_t tapped_from)
 {
-    struct dflash *d = s->drafter;
-    if (!dflash_can_draft(s, position, tapped_from, rows))
-        return error_set(err, "DRAFT-IMPOSSIBLE", "%d rows cannot be drafted at position %lld",
-                         rows, (long long)position);
+    if (!dflash_can_draft(s, position, tapped_from, 2))
+        return;
     const int64_t begin = first_missing(s, position);
     if (begin != s->end) { /* what is in the rings does not reach: all of it anew */
         s->from = begin;
@@ -320,7 +317,16 @@ bool dflash_draft(struct dflash_state *s, int64_t position, int64_t tapped_from,
     }
     append_context(s, begin, position);
     s->end = position;
+}
 
+bool dflash_draft(struct dflash_state *s, int64_t position, int64_t tapped_from, int32_t bonus,
+                  int rows, float *logits, struct head_pick *picks, struct error *err)
+{
+    struct dflash *d = s->drafter;
+    if (!dflash_can_draft(s, position, tapped_from, rows))
+        return error_set(err, "DRAFT-IMPOSSIBLE", "%d rows cannot be drafted at position %lld",
+                         rows, (long long)position);
+    dflash_take_context(s, position, tapped_from);
     s->block[0] = bonus;
     for (int i = 1; i < rows; i++)
         s->block[i] = d->config.mask;

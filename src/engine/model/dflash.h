@@ -52,6 +52,10 @@ void dflash_state_rewind(struct dflash_state *s, int64_t position);
  * further than the taps reach. */
 bool dflash_can_draft(const struct dflash_state *s, int64_t position, int64_t tapped_from,
                       int rows);
+/* Takes the context rows that a draft at this position needs and that are not in its keys and
+ * values yet, so that the draft itself does not pay for them: a prompt's belong to its prefill.
+ * Where nothing can be drafted it does nothing. */
+void dflash_take_context(struct dflash_state *s, int64_t position, int64_t tapped_from);
 /* Drafts: rows in 2 .. block; logits float32 [rows - 1, vocab] and picks [rows - 1] (may be NULL),
  * row i for position + 1 + i. */
 bool dflash_draft(struct dflash_state *s, int64_t position, int64_t tapped_from, int32_t bonus,

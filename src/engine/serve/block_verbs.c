@@ -164,6 +164,8 @@ static bool begin(struct block_verbs *b, const struct wire_tokens *seed,
     if (!session_feed(b->session, seed->items, seed->count, err) ||
         !session_argmax(b->session, &b->last, err))
         return false;
+    if (sequence == BLOCK_DECODE) /* the drafter's part of the seed is the seed's, not a round's */
+        session_prepare_drafts(b->session);
     b->sequence = sequence;
     b->seed_count = seed->count;
     out->seed_token = (struct wire_i64){true, b->last};

@@ -177,6 +177,8 @@ static bool answer_decode_begin(struct verbs *v, enum verbs_sequence sequence,
     if (!spec_resolve(&r->spec, v->manifest, &v->drafter, &out->effective_spec, &v->width, err) ||
         !begin(v, &r->seed_tokens, sequence, &token, err))
         return false;
+    if (v->width > 1) /* the run that follows has nothing left to prefill */
+        session_prepare_drafts(v->session);
     v->completed_work++;
     v->next_token = token;
     out->seed_token = (struct wire_i64){true, token};
