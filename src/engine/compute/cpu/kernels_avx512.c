@@ -160,10 +160,10 @@ typedef __m512 scales16;
 INLINE scales16 scales_decode(const uint8_t *p, int count)
 {
     const __mmask16 there = count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1);
-    const __m256i b = _mm256_cvtepu8_epi16(_mm_maskz_loadu_epi8(there, p));
-    const __m256i magnitude = _mm256_slli_epi16(_mm256_and_si256(b, _mm256_set1_epi16(0x7f)), 7);
-    const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(b, _mm256_set1_epi16(0x80)), 8);
-    return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(magnitude, sign)), _mm512_set1_ps(256.0f));
+    /* The sign is spread over the upper byte: bit 14 is to be none of it. */
+    const __m256i b = _mm256_cvtepi8_epi16(_mm_maskz_loadu_epi8(there, p));
+    const __m256i half = _mm256_and_si256(_mm256_slli_epi16(b, 7), _mm256_set1_epi16(-0x4001));
+    return _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256.0f));
 }
 
 /* Lanes 0-7 get the scale of the block's first group, lanes 8-15 that of its second. */

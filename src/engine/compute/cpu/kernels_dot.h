@@ -44,24 +44,45 @@ INLINE void DOT(emit)(const struct dot_call *c, const v16 *acc, const int R, con
     }
 }
 
-/* Block b of all: R rows with T outputs' codes at w, their scales decoded. */
+/* Block b of all: R rows with T outputs' codes at w, their scales decoded, `share` outputs' in one.
+ */
 INLINE void DOT(codes_step)(const struct dot_call *c, const int R, const int T, v16 *acc,
                             const void *const *x, const uint8_t *w, const scales16 *scale, int b,
-                            int b0)
+                            int b0, const int share)
 {
     UNROLL
     for (int t = 0; t < T; t++) {
         const w_pair wt = DOT(load_codes)(w + (size_t)t * c->w_stride);
-        const v16 st = scales_pair(&scale[t], b - b0);
+        const v16 st =
+            scales_pair(&scale[t / share], t % share * (BLOCKS_PER_SCALES / share) + b - b0);
         UNROLL
         for (int r = 0; r < R; r++)
             acc[r * T + t] = v16_fma(DOT(product)(wt, DOT(load_x)(x[r], b)), st, acc[r * T + t]);
     }
 }
 
+/* The last inputs, fewer than a block, of one row and one output: what is not there is zero. */
+INLINE void DOT(rest)(const struct dot_call *c, const enum weight_kind kind, v16 *acc,
+                      const void *x, int o)
+{
+    const int whole = c->in / KERNEL_BLOCK, rest = c->in % KERNEL_BLOCK;
+    const uint8_t *w = c->w + (size_t)o * c->w_stride;
+    uint8_t block[KERNEL_BLOCK * 4] = {0};
+    if (kind == KIND_NVFP4) { /* a last group of 16 */
+        const uint8_t *s = c->scales + (size_t)o * c->scales_stride + 2 * (size_t)whole;
+        const scales16 scale = scales_decode(s, 1);
+        memcpy(block, w + 16 * (size_t)whole, 8);
+        DOT(codes_step)(c, 1, 1, acc, &x, block, &scale, whole, whole, 1);
+        return;
+    }
+    const size_t bytes = kind == KIND_BF16 ? 2 : 4;
+    memcpy(block, w + (size_t)whole * KERNEL_BLOCK * bytes, (size_t)rest * bytes);
+    *acc = DOT(step)(*acc, DOT(load_w)(kind, block), DOT(load_x)(x, whole));
+}
+
 /* R rows from row r0 on, T outputs from o on. */
-INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, const int R,
-                      const int T, int r0, int o)
+INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, const bool ragged,
+                      const int R, const int T, int r0, int o)
 {
     v16 acc[TILE_MAX];
     UNROLL
@@ -72,13 +93,27 @@ INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, con
     for (int r = 0; r < R; r++)
         x[r] = c->x[r0 + r];
     const uint8_t *w = c->w + (size_t)o * c->w_stride;
-    const int whole = c->in / KERNEL_BLOCK, rest = c->in % KERNEL_BLOCK;
+    const int whole = c->in / KERNEL_BLOCK;
 
-    if (kind == KIND_NVFP4) {
+    if (kind == KIND_NVFP4_64) { /* four groups an output: the scales of four fill one decoding */
+        scales16 scale[DOT_OUTPUTS];
+        UNROLL
+        for (int t = 0; t < T; t += 4)
+            scale[t / 4] = scales_decode(c->scales + 4 * (size_t)(o + t), T < 4 ? 4 * T : 16);
+        if (r0 == 0) {
+            UNROLL
+            for (int t = 0; t < T; t += 2)
+                __builtin_prefetch(w + 32 * (size_t)(t + 2 * DOT_OUTPUTS));
+            __builtin_prefetch(c->scales + 4 * (size_t)(o + 2 * DOT_OUTPUTS));
+        }
+        UNROLL
+        for (int b = 0; b < 2; b++)
+            DOT(codes_step)(c, R, T, acc, x, w + 16 * b, scale, b, 0, 4);
+    } else if (kind == KIND_NVFP4) {
         const uint8_t *s = c->scales + (size_t)o * c->scales_stride;
-        for (int b0 = 0; b0 < whole || (b0 == whole && rest > 0); b0 += BLOCKS_PER_SCALES) {
+        for (int b0 = 0; b0 < whole; b0 += BLOCKS_PER_SCALES) {
             scales16 scale[DOT_OUTPUTS];
-            const int groups = c->in / NVFP4_GROUP - 2 * b0;
+            const int groups = 2 * (whole - b0);
             UNROLL
             for (int t = 0; t < T; t++)
                 scale[t] = scales_decode(s + (size_t)t * c->scales_stride + 2 * b0, groups);
@@ -95,17 +130,7 @@ INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, con
                 }
             }
             for (int b = b0; b < end; b++)
-                DOT(codes_step)(c, R, T, acc, x, w + 16 * (size_t)b, scale, b, b0);
-            if (b0 + BLOCKS_PER_SCALES <= whole || rest == 0)
-                continue;
-            /* a last group of 16: the other half of its block is zeros */
-            uint8_t codes[DOT_OUTPUTS][16] = {{0}};
-            struct dot_call last = *c;
-            last.w_stride = sizeof codes[0];
-            for (int t = 0; t < T; t++)
-                memcpy(codes[t], w + (size_t)t * c->w_stride + 16 * (size_t)whole, 8);
-            DOT(codes_step)(&last, R, T, acc, x, codes[0], scale, whole, b0);
-            break;
+                DOT(codes_step)(c, R, T, acc, x, w + 16 * (size_t)b, scale, b, b0, 1);
         }
     } else {
         const size_t bytes = kind == KIND_BF16 ? 2 : 4;
@@ -130,19 +155,9 @@ INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, con
                     acc[r * T + t] = DOT(step)(acc[r * T + t], wp[t], xp);
             }
         }
-        if (rest > 0) {
-            UNROLL
-            for (int t = 0; t < T; t++) {
-                uint8_t block[KERNEL_BLOCK * 4] = {0};
-                memcpy(block, w + (size_t)t * c->w_stride + (size_t)whole * KERNEL_BLOCK * bytes,
-                       (size_t)rest * bytes);
-                const w_pair wt = DOT(load_w)(kind, block);
-                UNROLL
-                for (int r = 0; r < R; r++)
-                    acc[r * T + t] = DOT(step)(acc[r * T + t], wt, DOT(load_x)(x[r], whole));
-            }
-        }
     }
+    if (ragged) /* a tile of one */
+        DOT(rest)(c, kind, acc, x[0], o);
     DOT(emit)(c, acc, R, T, r0, o);
 }
 
@@ -152,7 +167,7 @@ INLINE void DOT(tiles)(const struct dot_call *c, const enum weight_kind kind, co
 {
     const int T = dot_outputs(kind, R) < outputs ? dot_outputs(kind, R) : outputs;
     for (int t = 0; t < outputs; t += T)
-        DOT(tile)(c, kind, R, T, r0, o + t);
+        DOT(tile)(c, kind, false, R, T, r0, o + t);
 }
 
 /* All rows: the weights that several tiles of rows share stay in the first-level cache between
@@ -194,12 +209,57 @@ INLINE void DOT(kind)(const struct dot_call *c, const enum weight_kind kind, int
         DOT(rows)(c, kind, rows, o, 1);
 }
 
-static __attribute__((noinline)) void DOT(bf16)(const struct dot_call *c, int rows, int count)
+INLINE void DOT(one_by_one)(const struct dot_call *c, const enum weight_kind kind, int rows,
+                            int count)
+{
+    for (int o = 0; o < count; o++)
+        for (int r = 0; r < rows; r++)
+            DOT(tile)(c, kind, true, 1, 1, r, o);
+}
+
+#define APART static __attribute__((noinline))
+
+APART void DOT(bf16_whole)(const struct dot_call *c, int rows, int count)
 {
     DOT(kind)(c, KIND_BF16, rows, count);
 }
 
-static __attribute__((noinline)) void DOT(nvfp4)(const struct dot_call *c, int rows, int count)
+APART void DOT(bf16_ragged)(const struct dot_call *c, int rows, int count)
+{
+    DOT(one_by_one)(c, KIND_BF16, rows, count);
+}
+
+APART void DOT(nvfp4_64)(const struct dot_call *c, int rows, int count)
+{
+    DOT(kind)(c, KIND_NVFP4_64, rows, count);
+}
+
+APART void DOT(nvfp4_whole)(const struct dot_call *c, int rows, int count)
 {
     DOT(kind)(c, KIND_NVFP4, rows, count);
+}
+
+APART void DOT(nvfp4_ragged)(const struct dot_call *c, int rows, int count)
+{
+    DOT(one_by_one)(c, KIND_NVFP4, rows, count);
+}
+
+#undef APART
+
+INLINE void DOT(bf16)(const struct dot_call *c, int rows, int count)
+{
+    if (c->in % KERNEL_BLOCK == 0)
+        DOT(bf16_whole)(c, rows, count);
+    else
+        DOT(bf16_ragged)(c, rows, count);
+}
+
+INLINE void DOT(nvfp4)(const struct dot_call *c, int rows, int count)
+{
+    if (c->in == 4 * NVFP4_GROUP)
+        DOT(nvfp4_64)(c, rows, count);
+    else if (c->in % KERNEL_BLOCK == 0)
+        DOT(nvfp4_whole)(c, rows, count);
+    else
+        DOT(nvfp4_ragged)(c, rows, count);
 }

@@ -10,7 +10,8 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-enum weight_kind { KIND_BF16, KIND_NVFP4, KIND_FLOAT };
+/* KIND_NVFP4_64: of 64 inputs, the width of small experts */
+enum weight_kind { KIND_BF16, KIND_NVFP4, KIND_NVFP4_64, KIND_FLOAT };
 
 /* One linear layer's rows of weights, from the first output wanted on. */
 struct dot_call {

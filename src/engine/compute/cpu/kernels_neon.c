@@ -276,7 +276,7 @@ enum { DOT_ROWS = 4, DOT_OUTPUTS = 4 };
 INLINE int dot_outputs(enum weight_kind kind, int rows)
 {
     if (rows == 1)
-        return kind == KIND_NVFP4 ? 2 : 4;
+        return kind == KIND_NVFP4 || kind == KIND_NVFP4_64 ? 2 : 4;
     return rows == 2 ? 2 : 1;
 }
 
