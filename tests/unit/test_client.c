@@ -203,6 +203,127 @@ static void a_write_that_is_not_taken(void **state)
     free(prompt);
 }
 
+/* ---- the block protocol ---- */
+
+static char drafter[] = "/tmp/mlxfast-drafter-XXXXXX";
+
+static struct client *start_block_engine(const char *fault, bool block, bool trusted)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/fault.json", drafter);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(fault, f);
+    fclose(f);
+    const struct client_options o = {.engine = "tests/engines/faulty_block_engine.py",
+                                     .weights = ".",
+                                     .drafter = drafter,
+                                     .trusted = trusted,
+                                     .block_protocol = block,
+                                     .hello_seconds = 20,
+                                     .reply_seconds = 20,
+                                     .barrier_seconds = 20};
+    struct client *c;
+    memset(&err, 0, sizeof err);
+    if (client_start(&o, &c, &err))
+        return c;
+    client_free(c);
+    return NULL;
+}
+
+static void a_bare_hello(void **state)
+{
+    (void)state;
+    const struct wire_response *r;
+    /* Only where the block protocol is asked for, and only when it holds nothing else. */
+    assert_null(start_block_engine("{\"bare\":true}", false, false));
+    assert_string_equal(err.name, "Protocol");
+    assert_null(start_block_engine("{\"hello\":{\"protocol_version\":null}}", true, false));
+    assert_string_equal(err.name, "Protocol");
+    assert_null(start_block_engine("{\"hello\":{\"declared_rows\":2}}", true, false));
+    assert_string_equal(err.name, "Json"); /* a hello is v1's */
+
+    struct client *c = start_block_engine("{\"bare\":true}", true, false);
+    assert_non_null(c);
+    struct wire_request q = client_request(WIRE_KIND_dflash_decode_begin);
+    q.seed_tokens = client_tokens(seed, 5);
+    int64_t elapsed = -1;
+    const int64_t before = clock_now_ns();
+    assert_true(client_call(c, &q, 0, &r, &elapsed, &err));
+    assert_true(r->seed_token.present && r->seed_token.value >= 0);
+    const struct client_interval at = client_last_interval(c);
+    assert_true(at.start_ns >= before && at.end_ns <= clock_now_ns());
+    assert_true(at.end_ns - at.start_ns == elapsed && elapsed > 0);
+    q = client_request(WIRE_KIND_dflash_decode_block);
+    q.token = r->seed_token;
+    q.max_block_size = (struct wire_i64){true, 4};
+    assert_true(client_call(c, &q, 0, &r, NULL, &err)); /* keys of the block protocol are read */
+    assert_true(r->declared_rows.value == 4 && r->per_row_top2_tokens.count == 4);
+    q = client_request(WIRE_KIND_prefill); /* it speaks nothing else */
+    q.prompt_tokens = client_tokens(seed, 5);
+    assert_refused("CapabilityNotAdvertised", client_call(c, &q, 0, NULL, NULL, &err));
+    client_free(c);
+}
+
+static void capabilities_of_the_block_protocol(void **state)
+{
+    (void)state;
+    struct wire_request begin = client_request(WIRE_KIND_dflash_decode_begin);
+    struct wire_request prefill = client_request(WIRE_KIND_dflash_reference_prefill);
+    begin.seed_tokens = prefill.seed_tokens = client_tokens(seed, 5);
+    struct client *c = start_block_engine("{}", true, false);
+    assert_non_null(c);
+    assert_true(client_call(c, &begin, 0, NULL, NULL, &err));
+    assert_refused("CapabilityNotAdvertised", client_call(c, &prefill, 0, NULL, NULL, &err));
+    assert_string_equal(err.value, "dflash_reference");
+    client_free(c);
+
+    c = start_block_engine("{}", true, true);
+    assert_non_null(c);
+    assert_true(client_call(c, &prefill, 0, NULL, NULL, &err));
+    client_free(c);
+
+    c = open_engine("{}"); /* an engine of v1 */
+    assert_refused("CapabilityNotAdvertised", client_call(c, &begin, 0, NULL, NULL, &err));
+    assert_string_equal(err.value, "dflash_block_decode");
+    client_free(c);
+}
+
+/* Each protocol is closed against the other's keys. */
+static void keys_of_the_other_protocol(void **state)
+{
+    (void)state;
+    struct client *c = open_engine("{\"at\":{\"kind\":\"prefill\",\"number\":1},\"do\":\"set\","
+                                   "\"with\":{\"declared_rows\":1}}");
+    struct wire_request q = client_request(WIRE_KIND_prefill);
+    q.prompt_tokens = client_tokens(seed, 5);
+    assert_refused("Json", client_call(c, &q, 0, NULL, NULL, &err));
+    client_free(c);
+
+    c = start_block_engine("{\"at\":\"dflash_decode_begin\",\"do\":\"set\","
+                           "\"with\":{\"token\":1}}",
+                           true, false);
+    assert_non_null(c);
+    q = client_request(WIRE_KIND_dflash_decode_begin);
+    q.seed_tokens = client_tokens(seed, 5);
+    assert_refused("Protocol", client_call(c, &q, 0, NULL, NULL, &err));
+    assert_string_equal(err.field, "token");
+    client_free(c);
+}
+
+static int make_files(void **state)
+{
+    return make_script(state) || mkdtemp(drafter) == NULL;
+}
+
+static int drop_files(void **state)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/fault.json", drafter);
+    unlink(path);
+    return drop_script(state) || rmdir(drafter) != 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -213,6 +334,9 @@ int main(void)
         cmocka_unit_test(run_deadline_spans_calls),
         cmocka_unit_test(a_read_that_fails),
         cmocka_unit_test(a_write_that_is_not_taken),
+        cmocka_unit_test(a_bare_hello),
+        cmocka_unit_test(capabilities_of_the_block_protocol),
+        cmocka_unit_test(keys_of_the_other_protocol),
     };
-    return cmocka_run_group_tests(tests, make_script, drop_script);
+    return cmocka_run_group_tests(tests, make_files, drop_files);
 }

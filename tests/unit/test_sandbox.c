@@ -298,6 +298,33 @@ static void test_command_line(void **state)
     assert_null(inside[3]);
 }
 
+/* A drafter is bound like the weights; without one the policy is what it was. */
+static void test_drafter(void **state)
+{
+    struct fixture *f = *state;
+    const char *drafter = put_folder(f, "tree");
+    const char *masked = put(f, "tree/golden.json", "{}", 0644);
+    const char *const hidden[] = {masked, NULL};
+    f->r.bwrap = "/bin/true";
+    f->r.drafter = drafter;
+    f->r.hidden = hidden;
+    if (!sandbox_plan(&f->a, &f->r, &f->p, &f->err)) {
+        assert_string_equal(f->err.name, "SANDBOX-UNAVAILABLE"); /* sanitizers */
+        skip();
+    }
+    assert_true(f->p.active && (f->p.features & SANDBOX_DRAFTER));
+    assert_string_equal(f->p.drafter, drafter);
+    const char *const engine[] = {f->p.engine, NULL};
+    const char *const *argv = sandbox_argv(&f->a, &f->p, engine);
+    assert_true(has_sequence(argv, "--ro-bind", drafter, drafter));
+    assert_true(has_sequence(argv, "--ro-bind", "/dev/null", masked));
+    assert_non_null(strstr(f->p.policy, "bwrap: --ro-bind <drafter> <drafter at>\n"));
+    assert_null(
+        strstr(sandbox_policy_text(&f->a, f->p.features & ~(unsigned)SANDBOX_DRAFTER), "drafter"));
+    f->r.drafter = "/nowhere/drafter";
+    refused(f, "DRAFTER-MISSING");
+}
+
 static void test_root_says_what_its_engine_cannot_read(void **state)
 {
     struct fixture *f = *state;
@@ -325,7 +352,8 @@ static void test_policies_differ_by_feature(void **state)
 {
     struct fixture *f = *state;
     const char *plain = sandbox_policy_text(&f->a, 0);
-    const unsigned features[] = {SANDBOX_GPU, SANDBOX_RESIDENT, SANDBOX_RING, SANDBOX_AS_ROOT};
+    const unsigned features[] = {SANDBOX_GPU, SANDBOX_RESIDENT, SANDBOX_RING, SANDBOX_AS_ROOT,
+                                 SANDBOX_DRAFTER};
     for (size_t i = 0; i < sizeof features / sizeof *features; i++)
         assert_string_not_equal(plain, sandbox_policy_text(&f->a, features[i]));
     assert_string_equal(plain, sandbox_policy_text(&f->a, 0));
@@ -358,6 +386,7 @@ int main(int argc, char **argv)
                                        T(test_local_goes_on_and_says_so),
                                        T(test_what_the_engine_needs_cannot_be_hidden),
                                        T(test_command_line),
+                                       T(test_drafter),
                                        T(test_root_says_what_its_engine_cannot_read),
                                        T(test_policies_differ_by_feature),
                                        T(test_engine_pid)};
