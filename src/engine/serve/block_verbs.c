@@ -1,7 +1,6 @@
 /* The request kinds of the block protocol. */
 #include "engine/serve/block_verbs.h"
 
-#include "base/sha256.h"
 #include "engine/serve/memory.h"
 
 #include <endian.h>
@@ -132,26 +131,28 @@ static bool readouts_put(const struct block_verbs *b, struct readouts *t, struct
     return true;
 }
 
-/* SHA-256 of the taps as little-endian float32, with one zero and one NaN, so that it does not
- * depend on what a machine makes of their signs. */
+void block_row_digest(float *values, size_t count, char hex[SHA256_HEX])
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        if (isnan(values[i]))
+            bits = 0x7fc00000;
+        else if (bits == 0x80000000)
+            bits = 0;
+        bits = htole32(bits);
+        memcpy(&values[i], &bits, sizeof bits);
+    }
+    sha256_hex(values, count * sizeof *values, hex);
+}
+
 static bool tap_digest(struct block_verbs *b, int64_t position, char hex[SHA256_HEX],
                        struct error *err)
 {
     if (!session_read_taps(b->session, position, b->taps))
         return error_set(err, "TAPS-NOT-HELD", "the hidden rows of position %lld are not held",
                          (long long)position);
-    const size_t count = session_tap_width(b->session);
-    for (size_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, &b->taps[i], sizeof bits);
-        if (isnan(b->taps[i]))
-            bits = 0x7fc00000;
-        else if (bits == 0x80000000)
-            bits = 0;
-        bits = htole32(bits);
-        memcpy(&b->taps[i], &bits, sizeof bits);
-    }
-    sha256_hex(b->taps, count * sizeof *b->taps, hex);
+    block_row_digest(b->taps, session_tap_width(b->session), hex);
     return true;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
+#include "base/sha256.h"
 #include "engine/decode/session.h"
 #include "engine/model/dflash.h"
 #include "engine/model/model.h"
@@ -46,10 +47,14 @@ void block_verbs_end(struct block_verbs *b);
 void block_verbs_refused(struct block_verbs *b);
 
 /* kind is one of the block protocol's, and the request has its fields. Errors: OUT-OF-ORDER,
- * TOKEN-NOT-LAST, BLOCK-WIDTH-INVALID, ROWS-INVALID, PREFIX-MISMATCH, CONTEXT-EXCEEDED,
- * TOKEN-OUT-OF-RANGE, EMPTY-PROMPT, LOGITS-NOT-FINITE. */
+ * TOKEN-NOT-LAST, TAPS-NOT-HELD, BLOCK-WIDTH-INVALID, ROWS-INVALID, PREFIX-MISMATCH,
+ * CONTEXT-EXCEEDED, TOKEN-OUT-OF-RANGE, EMPTY-PROMPT, LOGITS-NOT-FINITE. */
 bool block_verbs_answer(struct block_verbs *b, struct arena *arena, enum wire_kind kind,
                         const struct wire_request *r, struct wire_response *out, struct error *err);
+
+/* SHA-256 of a row's hidden values as little-endian float32, with one zero and one NaN, so that it
+ * does not depend on what a machine makes of their signs. The values are overwritten. */
+void block_row_digest(float *values, size_t count, char hex[SHA256_HEX]);
 
 /* dflash_decode_warm, which the worker also does before its hello. Leaves the session empty. */
 bool block_verbs_warm(struct block_verbs *b, struct error *err);
