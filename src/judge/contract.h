@@ -146,6 +146,8 @@ bool contract_require_window(const struct contract *c, struct error *err);
 bool contract_require_model(const struct contract *c, struct error *err);
 bool contract_require_weights(const struct contract *c, struct error *err);
 bool contract_require_floors(const struct contract *c, struct error *err);
+bool contract_require_decode_floor(const struct contract *c,
+                                   struct error *err); /* that one alone */
 bool contract_require_regime(const struct contract *c, struct error *err);
 bool contract_require_official_baseline(const struct contract *c, struct error *err);
 bool contract_require_bands(const struct contract *c, struct error *err);

@@ -47,13 +47,19 @@ bool contract_require_weights(const struct contract *c, struct error *err)
                                         "scoring weights", "score_decode_weight", err);
 }
 
+static const char no_floor[] = "SPEEDUP-FLOOR-UNDECLARED-FOR-TRACK";
+
+bool contract_require_decode_floor(const struct contract *c, struct error *err)
+{
+    return c->has_decode_floor ||
+           undeclared(c, no_floor, "decode speedup floor", "decode_speedup_floor", err);
+}
+
 bool contract_require_floors(const struct contract *c, struct error *err)
 {
-    static const char name[] = "SPEEDUP-FLOOR-UNDECLARED-FOR-TRACK";
-    if (!c->has_decode_floor)
-        return undeclared(c, name, "decode speedup floor", "decode_speedup_floor", err);
-    return c->has_prefill_floor ||
-           undeclared(c, name, "prefill speedup floor", "prefill_speedup_floor", err);
+    return contract_require_decode_floor(c, err) &&
+           (c->has_prefill_floor ||
+            undeclared(c, no_floor, "prefill speedup floor", "prefill_speedup_floor", err));
 }
 
 bool contract_require_regime(const struct contract *c, struct error *err)

@@ -187,7 +187,18 @@
 /* Token fidelity of block decoding: the violations are the rows of FIDELITY_VIOLATIONS. */
 #define REFUSALS_FIDELITY(X)                                                                       \
     X("FIDELITY-REFERENCE-INVALID",                                                                \
-      "The reference's answer on a run's rows contradicts itself or is not finite.")
+      "The reference's answer on a run's rows contradicts itself or is not finite.")               \
+    X("BLOCK-REPORT-INVALID",                                                                      \
+      "The report of a leg, or of the public golden, breaks its form or contradicts itself.")      \
+    X("DECODE-TOKENS-MISMATCH", "A leg decoded another number of tokens than is configured.")      \
+    X("NOOP-SPEEDUP-UNPINNED",                                                                     \
+      "A score must be normalised, and the contract pins no speedup for its golden.")              \
+    X("RAW-SPEEDUP-IMPLAUSIBLE", "A raw speedup is outside the contract's bounds.")                \
+    X("PUBLIC-DRIFT-TRIPWIRE",                                                                     \
+      "The engine's tokens drifted from the public golden's, or were not compared with them.")     \
+    X("POOL-INVALID",                                                                              \
+      "The pool has fewer than eight different prompts, or an entry that is not whole.")           \
+    X("PROMPT-DRAW-FAILED", "No prompt could be drawn with the kernel's random numbers.")
 
 /* Runs. */
 #define REFUSALS_RUN(X)                                                                            \

@@ -141,6 +141,41 @@ static const struct score_key optional_keys[] = {
     {"aggregation", SCORE_TEXT, false},
 };
 
+/* A score of block decoding has a mode, and then these (dflash-track.md section 11). */
+enum { BLOCK_REQUIRED = 16 };
+static const struct score_key block_keys[] = {
+    {"mode", SCORE_TEXT, false}, /* the first sixteen are required */
+    {"oracle", SCORE_TEXT, false},
+    {"official_score", SCORE_BOOL, false},
+    {"rankable", SCORE_BOOL, false},
+    {"not_rankable_reason", SCORE_TEXT, false},
+    {"ranked_decode_speedup_floor", SCORE_REAL, false},
+    {"public_drift_tripwire_passed", SCORE_BOOL, false},
+    {"decode_tokens", SCORE_INT, false},
+    {"block_size", SCORE_INT, false},
+    {"all_tokens_matched", SCORE_BOOL, false},
+    {"uses_trained_drafter", SCORE_BOOL, false},
+    {"serial_seconds_per_token", SCORE_REAL, false},
+    {"dflash_seconds_per_token", SCORE_REAL, false},
+    {"dflash_decode_speedup", SCORE_REAL, false},
+    {"accepted_draft_rate", SCORE_REAL, false},
+    {"residual_divergence_count", SCORE_INT, false},
+    {"scoring_normalized", SCORE_BOOL, false},
+    {"accepted_pair_count", SCORE_INT, false},
+    {"target_pair_count", SCORE_INT, false},
+    {"dflash_decode_speedup_normalized", SCORE_REAL, false},
+    {"noop_reference_decode_speedup", SCORE_REAL, false},
+    {"dflash_decode_speedup_ratio_of_means", SCORE_REAL, false},
+    {"dflash_decode_speedup_median", SCORE_REAL, false},
+    {"dflash_decode_speedup_min", SCORE_REAL, false},
+    {"public_drift_divergences", SCORE_ARRAY, false},
+};
+static const struct score_key divergence_keys[] = {
+    {"case", SCORE_TEXT, false},          {"step", SCORE_INT, false},
+    {"expected_token", SCORE_INT, false}, {"actual_token", SCORE_INT, false},
+    {"mismatches", SCORE_INT, false},
+};
+
 static const struct score_key local_phase_keys[] = {
     {"correctness", SCORE_TEXT, false},
     {"correctness_checked_steps", SCORE_INT, false},
@@ -314,16 +349,35 @@ static bool check_nested(const json_t *metrics, struct error *err)
                          json_object_get(metrics, "per_prompt"), "metrics.per_prompt", err);
 }
 
+/* The keys of block decoding: a mode's, and only there. */
+static bool check_blocks(const json_t *metrics, struct error *err)
+{
+    static const char *const modes[] = {"dflash-local-iterate", "dflash-local-submit"};
+    const char *mode = json_string_value(json_object_get(metrics, "mode"));
+    if (!mode)
+        return true;
+    if (strcmp(mode, modes[0]) != 0 && strcmp(mode, modes[1]) != 0)
+        return bad(err, "metrics", "mode", "is not one of the words allowed there");
+    for (size_t i = 0; i < BLOCK_REQUIRED; i++)
+        if (!json_object_get(metrics, block_keys[i].key))
+            return bad(err, "metrics", block_keys[i].key, "is missing");
+    return check_records(divergence_keys, COUNT_OF(divergence_keys), COUNT_OF(divergence_keys),
+                         json_object_get(metrics, "public_drift_divergences"),
+                         "metrics.public_drift_divergences", err);
+}
+
 bool score_keys_check(const json_t *metrics, struct error *err)
 {
     if (!json_is_object(metrics))
         return bad(err, "metrics", "", "must be an object");
+    const bool blocks = json_object_get(metrics, "mode") != NULL;
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)metrics, key, value)
     {
         const struct score_key *k = find(required_keys, COUNT_OF(required_keys), key);
         k = k ? k : find(optional_keys, COUNT_OF(optional_keys), key);
+        k = k || !blocks ? k : find(block_keys, COUNT_OF(block_keys), key);
         if (!k)
             return bad(err, "metrics", key, "is not a key of a score");
         if (!has_kind(k, value))
@@ -332,5 +386,5 @@ bool score_keys_check(const json_t *metrics, struct error *err)
     for (size_t i = 0; i < COUNT_OF(required_keys); i++)
         if (!json_object_get(metrics, required_keys[i].key))
             return bad(err, "metrics", required_keys[i].key, "is missing");
-    return check_nested(metrics, err);
+    return check_blocks(metrics, err) && check_nested(metrics, err);
 }

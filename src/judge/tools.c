@@ -379,6 +379,8 @@ static const struct tool tools[] = {
     {"dflash-reference", "makes a golden of block decoding", false, tool_dflash_reference},
     {"dflash-probe", "times the serial control of block decoding", false, tool_dflash_probe},
     {"dflash-benchmark", "times block decoding and checks it", false, tool_dflash_benchmark},
+    {"dflash-score", "makes the score of local block decoding", false, tool_dflash_score},
+    {"draw-prompt", "draws a hidden prompt from a checked pool", false, tool_draw_prompt},
     {"analyze-ngram-similarity", "how often a text repeats itself", false, tool_ngram_similarity},
     {"refusals", "prints the table of refusal names", true, tool_refusals},
 };

@@ -525,7 +525,7 @@ CHANGE(rejection_on_steeper_row,
        (f->verify[0][2].token[0] = 60, flatten(f, 0, 2, 1.0001), f->top[0][2].logit[1] = 6.9999))
 CHANGE(second_is_the_draft, f->verify[0][2].token[1] = 60)
 CHANGE(accepted_row_otherwise, f->verify[0][1].token[0] = 60)
-CHANGE(nothing_rejected, f->verify[2][3].token[0] = 71)
+CHANGE(nothing_rejected, f->verify[2][3].token[0] = f->drafts[2][3] = 71)
 CHANGE(tail_id_other, f->readouts[0][3].token[0] = 71)
 CHANGE(tail_id_other_on_flat_row, (f->readouts[0][3].token[0] = 71, flatten(f, 0, 3, 1)))
 CHANGE(tail_id_other_on_steeper_row, (f->readouts[0][3].token[0] = 71, flatten(f, 0, 3, 1.0001)))
