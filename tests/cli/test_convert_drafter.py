@@ -7,6 +7,7 @@ The form is docs/convert-drafter.md's. The published fixture's numbers (the head
 import hashlib
 import json
 import os
+import resource
 import shutil
 import signal
 import struct
@@ -654,3 +655,25 @@ def test_a_source_that_changes_is_refused(build, tmp_path):
     _, said = child.communicate(timeout=60)
     assert child.returncode == 1 and "FILE-CHANGED: " in said
     assert nothing_left(tmp_path, "source")
+
+
+def test_a_full_disk_leaves_nothing(convert, source, tmp_path):
+    """A limit on the length of files stands for the disk: the write fails in the middle."""
+    folder, *_ = source
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+    result = convert(folder, tmp_path / "out", "--quiet", preexec_fn=limit)
+    assert result.returncode == 1 and "IO: " in result.stderr and "model.safetensors" in result.stderr
+    assert nothing_left(tmp_path, "source")
+
+
+def test_a_folder_that_may_not_be_written_to(build, source, tmp_path):
+    folder, *_ = source
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    closed.chmod(0o555)
+    if os.access(closed, os.W_OK):
+        pytest.skip("this user may write everywhere")
+    result = subprocess.run([build / "mlxfast", "convert-drafter", "--source", folder, "--out",
+                             closed / "out", "--quiet"], capture_output=True, text=True)
+    assert result.returncode == 1 and "IO: " in result.stderr
