@@ -409,7 +409,7 @@ def test_refusals_of_a_reference_have_names_and_poison(start, case):
 
 
 def test_the_chain_cannot_be_told_otherwise_later(start):
-    for change in (3, 4):  # the seed token; a token given out
+    for change in (3, 4, 5):  # the seed token; a token given out; the last, which no row has taken yet
         worker = start("--trusted")
         walk = Reference(worker, [3, 4, 5])
         walk.rows([8, 7], 4)
