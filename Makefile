@@ -41,8 +41,9 @@ LDFLAGS += -fsanitize=address,undefined
 endif
 
 # Another order of sums in the portable kernels, to measure drift with: docs/calibration.md.
+# -mfma: the same bits, without a call for each fmaf.
 ifeq ($(SUM_ORDER),sequential)
-CFLAGS += -DSUM_ORDER_SEQUENTIAL
+CFLAGS += -DSUM_ORDER_SEQUENTIAL $(if $(filter x86_64,$(MACHINE)),-mfma)
 else ifneq ($(SUM_ORDER),)
 $(error SUM_ORDER is sequential or not given)
 endif
