@@ -30,7 +30,7 @@ struct judge {
 
 static bool reference_fail(const struct judge *j, const char *what)
 {
-    return error_set(j->err, "FIDELITY-REFERENCE-INVALID", "the reference on round %zu: %s",
+    return error_set(j->err, "ReferenceInvalid", "the reference on round %zu: %s",
                      j->round, what);
 }
 

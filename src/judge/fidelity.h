@@ -175,7 +175,7 @@ struct fidelity_judgement {
 /* Judges round after round: the structure once more, the ladder, work binding, the rejected tail;
  * then the budgets. The first violation ends it. references [run->round_count]. Deltas are two a
  * row. Everything that it makes is in the arena. A reference that contradicts itself or is not
- * finite is no violation: FIDELITY-REFERENCE-INVALID. */
+ * finite is no violation: ReferenceInvalid. */
 bool fidelity_judge(const struct fidelity_limits *l, const struct fidelity_run *run,
                     const struct fidelity_reference_round *references, struct arena *a,
                     struct fidelity_judgement *out, struct error *err);

@@ -15,8 +15,8 @@
 #define ROW_SEMANTIC(name, meaning) {"The judge of meanings", name, meaning},
 #define ROW_MANIFEST(name, meaning) {"Runner manifests", name, meaning},
 #define ROW_SANDBOX(name, meaning) {"The sandbox", name, meaning},
-#define ROW_VIOLATION(kind, name, meaning) {"Token fidelity of blocks", name, meaning},
-#define ROW_FIDELITY(name, meaning) {"Token fidelity of blocks", name, meaning},
+#define ROW_VIOLATION(kind, name, meaning) {"Block decoding", name, meaning},
+#define ROW_BLOCKS(name, meaning) {"Block decoding", name, meaning},
 #define ROW_RUN(name, meaning) {"Runs", name, meaning},
 
 static const struct refusal table[] = {
@@ -24,7 +24,7 @@ static const struct refusal table[] = {
         REFUSALS_SEAL(ROW_SEAL) REFUSALS_ENGINE(ROW_ENGINE) REFUSALS_EQUATION(ROW_EQUATION)
             REFUSALS_COHORT(ROW_COHORT) REFUSALS_SEMANTIC(ROW_SEMANTIC)
                 REFUSALS_MANIFEST(ROW_MANIFEST) REFUSALS_SANDBOX(ROW_SANDBOX)
-                    FIDELITY_VIOLATIONS(ROW_VIOLATION) REFUSALS_FIDELITY(ROW_FIDELITY)
+                    FIDELITY_VIOLATIONS(ROW_VIOLATION) REFUSALS_BLOCKS(ROW_BLOCKS)
                         REFUSALS_RUN(ROW_RUN)};
 
 const struct refusal *refusals_all(size_t *count)

@@ -184,10 +184,8 @@
     X("SANDBOX-CONFLICT",                                                                          \
       "The engine needs a path that the sandbox hides, or that its user could not read.")
 
-/* Token fidelity of block decoding: the violations are the rows of FIDELITY_VIOLATIONS. */
-#define REFUSALS_FIDELITY(X)                                                                       \
-    X("FIDELITY-REFERENCE-INVALID",                                                                \
-      "The reference's answer on a run's rows contradicts itself or is not finite.")               \
+/* Block decoding; the violations of token fidelity are the rows of FIDELITY_VIOLATIONS. */
+#define REFUSALS_BLOCKS(X)                                                                         \
     X("BLOCK-REPORT-INVALID",                                                                      \
       "The report of a leg, or of the public golden, breaks its form or contradicts itself.")      \
     X("DECODE-TOKENS-MISMATCH", "A leg decoded another number of tokens than is configured.")      \
@@ -236,7 +234,7 @@
     REFUSALS_EQUATION(X)                                                                           \
     REFUSALS_COHORT(X)                                                                             \
     REFUSALS_SEMANTIC(X)                                                                           \
-    REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_FIDELITY(X) REFUSALS_RUN(X)
+    REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_BLOCKS(X) REFUSALS_RUN(X)
 
 struct refusal {
     const char *group, *name, *meaning;

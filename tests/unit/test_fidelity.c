@@ -628,7 +628,7 @@ CHANGE(ref_replay_infinite, f->verify[0][3].logit[1] = -INFINITY)
 static void test_reference_must_be_sound(void **state)
 {
     (void)state;
-    static const char invalid[] = "FIDELITY-REFERENCE-INVALID";
+    static const char invalid[] = "ReferenceInvalid";
     const struct change rows[] = {
         ROW(ref_rows_too_few, invalid),
         ROW(ref_rows_too_many, invalid),

@@ -123,7 +123,7 @@ static void test_other_failures_become_categories(void **state)
         {"Engine: the hidden prompt is 17 4711 round=3", "runtime_error"},
         {"dflash_empty_bloc: round=3", "runtime_error"},
         {"dflash_empty_blocks: round=3", "runtime_error"},
-        {"FIDELITY-REFERENCE-INVALID: round=3", "runtime_error"},
+        {"ReferenceInvalid: round=3", "runtime_error"},
         {"", "runtime_error"},
         {":", "runtime_error"},
     };
