@@ -1,8 +1,10 @@
 /* pool.h: every thread of a region runs once, barriers hold, sleepers wake, shutdown is clean. */
+#include "base/clock.h"
 #include "engine/compute/cpu/machine.h"
 #include "engine/compute/cpu/pool.h"
 
 #include <float.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -70,11 +72,11 @@ static void step_work(void *context, int thread, int threads)
             for (volatile int late = 0; late < 200000; late++)
                 ;
         s->step[thread] = i;
-        pool_barrier(s->pool);
+        pool_barrier(s->pool, thread);
         for (int t = 0; t < threads; t++)
             if (s->step[t] != i)
                 atomic_fetch_add(&s->wrong, 1);
-        pool_barrier(s->pool);
+        pool_barrier(s->pool, thread);
     }
 }
 
@@ -133,6 +135,49 @@ static void automatic_count(void **state)
     pool_free(p);
 }
 
+/* Thread 1 is at it for some milliseconds, as if something else had its core. */
+static void late_work(void *context, int thread, int threads)
+{
+    (void)context;
+    (void)threads;
+    const int64_t start = clock_now_ns();
+    while (thread == 1 && clock_now_ns() - start < 5000000)
+        machine_relax();
+}
+
+static void a_late_worker_is_left_alone_for_a_while(void **state)
+{
+    (void)state;
+    struct error err;
+    struct pool *p;
+    struct counting c = {0};
+    assert_true(pool_new(2, &p, &err));
+    c.pool = p;
+    assert_int_equal(pool_ready(p, true), 2);
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) < 2) {
+        pool_free(p); /* two threads of one core always wait: no reason to stop sharing */
+        skip();
+    }
+    /* Once is enough, unless this thread is kept away itself. */
+    bool left_alone = false;
+    for (int i = 0; i < 50 && !left_alone; i++) {
+        pool_run(p, 2, late_work, NULL);
+        left_alone = pool_ready(p, true) == 1 && pool_ready(p, false) == 1;
+    }
+    assert_true(left_alone);
+    pool_run(p, 2, count_work, &c); /* a region that insists is shared all the same */
+    assert_int_equal(c.threads, 2);
+    while (pool_ready(p, true) == 1)
+        ;
+    assert_int_equal(pool_ready(p, true), 2);
+    pool_free(p);
+    assert_true(pool_new(1, &p, &err));
+    assert_int_equal(pool_ready(p, true), 1);
+    assert_int_equal(pool_ready(p, false), 1);
+    pool_free(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -140,6 +185,7 @@ int main(void)
         cmocka_unit_test(barriers_hold),
         cmocka_unit_test(workers_flush_denormals),
         cmocka_unit_test(automatic_count),
+        cmocka_unit_test(a_late_worker_is_left_alone_for_a_while),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }

@@ -106,18 +106,18 @@ static void attention_work(void *context, int thread, int threads)
     const int wide = g->b->heads * g->b->head_dim;
 
     rows_normalize(c, g->b->input_norm, g->b->eps, 0, g->rows, thread, threads);
-    pool_barrier(c->pool);
+    pool_barrier(c->pool, thread);
     linear_jobs_run(c, g->project, 4, thread, threads);
-    pool_barrier(c->pool);
+    pool_barrier(c->pool, thread);
     kv_append(c, g->b, g->kv, g->pos0, g->rows, thread, threads);
-    pool_barrier(c->pool);
+    pool_barrier(c->pool, thread);
     attend_all(g, thread, threads);
-    pool_barrier(c->pool);
+    pool_barrier(c->pool, thread);
     const struct range mine = range_of(g->rows, 1, thread, threads);
     for (int r = mine.begin; r < mine.end; r++)
         c->kernels->prepare(c->activations, c->heads + (size_t)r * (size_t)wide, wide,
                             c->input + (size_t)r * c->input_stride);
-    pool_barrier(c->pool);
+    pool_barrier(c->pool, thread);
     linear_jobs_run(c, &g->output, 1, thread, threads);
 }
 
@@ -145,6 +145,6 @@ void compute_attention(struct compute *c, const struct attention_block *b, struc
                                    .y_stride = (size_t)c->shape.hidden,
                                    .add = true};
     const double cost = linear_jobs_cost(g.project, 4) + linear_jobs_cost(&g.output, 1);
-    pool_run(c->pool, region_threads(c, cost), attention_work, &g);
+    pool_run(c->pool, region_threads(c, cost, rows), attention_work, &g);
     machine_float_leave(mode);
 }

@@ -13,8 +13,9 @@ struct compute {
     struct compute_shape shape;
     struct pool *pool;
     bool borrows_pool;
-    /* Costs (linear_jobs_cost) below which the caller works alone, and per thread above it. */
-    double cost_alone, cost_per_thread;
+    /* Costs (linear_jobs_cost) below which the caller works alone: at any time, and with several
+     * rows when other threads are awake (0: it never does); and per thread above it. */
+    double cost_alone, cost_awake, cost_per_thread;
     char name[64];
     void *memory; /* everything below */
 
@@ -80,8 +81,8 @@ void linear_jobs_run(const struct compute *c, const struct linear_job *jobs, int
 /* What the jobs cost, in multiply-adds with the streaming of the weights counted as two rows. */
 double linear_jobs_cost(const struct linear_job *jobs, int count);
 
-/* How many threads a region of this cost deserves. */
-int region_threads(const struct compute *c, double cost);
+/* How many threads a region of this cost and so many rows deserves. */
+int region_threads(const struct compute *c, double cost, int rows);
 
 /* This thread's part of n items, in multiples of unit. */
 struct range {

@@ -134,6 +134,10 @@ static bool begin(const struct cpu_kernels *kernels, enum activations activation
     /* About 100 microseconds of one core: below it, what other threads could save is less than what
      * waiting for one of them costs when the machine has something else to do. */
     c->cost_alone = 4e6;
+    /* About 8 microseconds: rounds of several rows come in a row of such regions, in which a thread
+     * that is awake answers within half of one. Single steps are left alone: what they would gain
+     * is little, and keeps a core from others. */
+    c->cost_awake = 8e5;
     c->cost_per_thread = 4e5;
     c->pool = borrowed;
     c->borrows_pool = borrowed != NULL;
@@ -226,13 +230,16 @@ struct range range_of(int n, int unit, int thread, int threads)
     return r;
 }
 
-int region_threads(const struct compute *c, double cost)
+int region_threads(const struct compute *c, double cost, int rows)
 {
-    const int threads = pool_threads(c->pool);
-    if (cost < c->cost_alone)
-        return 1;
+    int most = pool_threads(c->pool);
+    if (c->cost_alone > 0) {
+        if (most == 1 || cost < (rows > 1 ? c->cost_awake : c->cost_alone))
+            return 1;
+        most = pool_ready(c->pool, cost >= c->cost_alone);
+    }
     const double n = 1 + cost / c->cost_per_thread;
-    return n < threads ? (int)n : threads;
+    return n < most ? (int)n : most;
 }
 
 static double output_cost(const struct linear_job *j)
@@ -354,7 +361,7 @@ static void head_work(void *context, int thread, int threads)
         h->job.picks[(size_t)thread * (size_t)h->c->shape.max_rows + r] =
             (struct head_pick){{-1, -1}, {-INFINITY, -INFINITY}};
     rows_normalize(h->c, h->b->norm, h->b->eps, h->first_row, h->job.rows, thread, threads);
-    pool_barrier(h->c->pool);
+    pool_barrier(h->c->pool, thread);
     linear_jobs_run(h->c, &h->job, 1, thread, threads);
 }
 
@@ -385,7 +392,7 @@ void compute_head(struct compute *c, const struct head_block *b, int first_row, 
                                 .y = logits,
                                 .y_stride = (size_t)b->output.out,
                                 .picks = picks == NULL ? NULL : c->picks};
-    const int threads = region_threads(c, linear_jobs_cost(&h.job, 1));
+    const int threads = region_threads(c, linear_jobs_cost(&h.job, 1), rows);
     pool_run(c->pool, threads, head_work, &h);
     if (picks != NULL)
         merge_picks(c, threads, rows, picks);

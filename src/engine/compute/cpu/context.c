@@ -84,9 +84,9 @@ static void context_work(void *context, int thread, int threads)
                                  hidden, b->eps, y + (size_t)j * (size_t)hidden);
         c->kernels->prepare(c->activations, y, b->fc.in, c->input + (size_t)r * c->input_stride);
     }
-    pool_barrier(c->pool);
+    pool_barrier(c->pool, thread);
     linear_jobs_run(c, &g->fc, 1, thread, threads);
-    pool_barrier(c->pool);
+    pool_barrier(c->pool, thread);
     for (int r = mine.begin; r < mine.end; r++) {
         float *x = c->x + (size_t)r * (size_t)hidden;
         c->kernels->rms_norm(c->activations, x, b->hidden_norm, hidden, b->eps, x);
@@ -103,7 +103,7 @@ void compute_context(struct compute *c, const struct context_block *b, const str
     struct context_region g = {.c = c, .b = b, .taps = t, .pos0 = pos0, .rows = rows};
     g.fc = (struct linear_job){
         .w = &b->fc, .x = c->rows, .rows = rows, .y = c->x, .y_stride = (size_t)c->shape.hidden};
-    pool_run(c->pool, region_threads(c, linear_jobs_cost(&g.fc, 1)), context_work, &g);
+    pool_run(c->pool, region_threads(c, linear_jobs_cost(&g.fc, 1), rows), context_work, &g);
     machine_float_leave(mode);
 }
 
@@ -121,9 +121,9 @@ static void append_work(void *context, int thread, int threads)
     const struct append_region *g = context;
     const struct compute *c = g->c;
     rows_normalize(c, g->b->input_norm, g->b->eps, 0, g->rows, thread, threads);
-    pool_barrier(c->pool);
+    pool_barrier(c->pool, thread);
     linear_jobs_run(c, g->project, 2, thread, threads);
-    pool_barrier(c->pool);
+    pool_barrier(c->pool, thread);
     kv_append(c, g->b, g->kv, g->pos0, g->rows, thread, threads);
 }
 
@@ -143,6 +143,6 @@ void compute_append(struct compute *c, const struct attention_block *b, struct k
                                            .rows = rows,
                                            .y = outputs[i],
                                            .y_stride = (size_t)weights[i]->out};
-    pool_run(c->pool, region_threads(c, linear_jobs_cost(g.project, 2)), append_work, &g);
+    pool_run(c->pool, region_threads(c, linear_jobs_cost(g.project, 2), rows), append_work, &g);
     machine_float_leave(mode);
 }

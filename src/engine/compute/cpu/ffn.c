@@ -133,19 +133,19 @@ static void route(struct ffn_region *g, int thread, int threads)
 {
     const struct compute *c = g->c;
     linear_jobs_run(c, &g->router, 1, thread, threads);
-    pool_barrier(c->pool);
+    pool_barrier(c->pool, thread);
     const bool together = g->rows >= threads;
     const struct range mine = range_of(g->rows, 1, thread, threads);
     for (int r = mine.begin; together && r < mine.end; r++)
         route_row(g, r);
     if (together)
-        pool_barrier(c->pool);
+        pool_barrier(c->pool, thread);
     if (thread == 0) {
         for (int r = 0; !together && r < g->rows; r++)
             route_row(g, r);
         group_by_expert(g);
     }
-    pool_barrier(c->pool);
+    pool_barrier(c->pool, thread);
 }
 
 static void activate(const struct ffn_region *g, int thread, int threads)
@@ -191,16 +191,16 @@ static void ffn_work(void *context, int thread, int threads)
     struct ffn_region *g = context;
     const struct compute *c = g->c;
     rows_normalize(c, g->b->norm, g->b->eps, 0, g->rows, thread, threads);
-    pool_barrier(c->pool);
+    pool_barrier(c->pool, thread);
     if (g->b->sparse)
         route(g, thread, threads);
     linear_jobs_run(c, g->up_jobs, g->up_count, thread, threads);
-    pool_barrier(c->pool);
+    pool_barrier(c->pool, thread);
     activate(g, thread, threads);
-    pool_barrier(c->pool);
+    pool_barrier(c->pool, thread);
     linear_jobs_run(c, g->down_jobs, g->down_count, thread, threads);
     if (g->b->sparse) {
-        pool_barrier(c->pool);
+        pool_barrier(c->pool, thread);
         combine(g, thread, threads);
     }
 }
@@ -240,6 +240,6 @@ void compute_ffn(struct compute *c, const struct ffn_block *b, int rows)
         add_jobs(&g, &b->dense, 0, rows, c->rows, c->x, true);
         cost = mlp_cost(&b->dense, 1, rows);
     }
-    pool_run(c->pool, region_threads(c, cost), ffn_work, &g);
+    pool_run(c->pool, region_threads(c, cost, rows), ffn_work, &g);
     machine_float_leave(mode);
 }

@@ -136,8 +136,8 @@ INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, con
         const size_t bytes = kind == KIND_BF16 ? 2 : 4;
         for (int b = 0; b < whole; b++) {
             w_pair wp[DOT_OUTPUTS];
-            /* Eight streams of whole lines are noticed; fewer, half used, need the hint. */
-            if (T < 8 && r0 == 0) {
+            /* Streams of half a page each end before a processor has seen them coming. */
+            if (r0 == 0) {
                 UNROLL
                 for (int t = 0; t < T; t++)
                     __builtin_prefetch(w + (size_t)(t + DOT_OUTPUTS) * c->w_stride +

@@ -1,4 +1,5 @@
 #include "engine/compute/cpu/pool.h"
+#include "base/clock.h"
 #include "engine/compute/cpu/machine.h"
 
 #include <linux/futex.h>
@@ -12,9 +13,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Looks at a word before sleeping: some tens of microseconds, the gap between two decode steps; few
- * when there are more threads than cores, where the one waited for may need this core. */
+/* Looks at a word before sleeping: a hundred microseconds or two, the gap between two decode steps;
+ * few when there are more threads than cores, where the one waited for may need this core. */
 enum { SPIN_LOOKS = 4000, SPIN_LOOKS_CROWDED = 50, LINE = 64 };
+
+/* How long the caller goes on alone after a region in which it mostly waited: a worker whose core
+ * something else wants is away for milliseconds at a time. Doubled while that goes on. */
+static const int64_t first_pause = 20000000, longest_pause = 1280000000;
 
 /* A word that one side changes and the other waits on. */
 struct gate {
@@ -27,6 +32,7 @@ struct worker {
     struct pool *pool;
     pthread_t thread;
     int index;
+    _Atomic bool awake; /* looking for work, or working */
 };
 
 struct pool {
@@ -38,6 +44,9 @@ struct pool {
     int active; /* threads of the region */
     int threads, spin;
     struct worker *workers; /* [threads - 1] */
+    /* The caller's: nanoseconds asleep in this region; when it may share regions again (0: at any
+     * time), and the last pause. */
+    int64_t waited, alone_until, pause;
 };
 
 static void gate_sleep(struct gate *g, uint32_t seen)
@@ -73,13 +82,43 @@ static void gate_wake(struct gate *g)
         syscall(SYS_futex, &g->word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
+/* The caller's waiting, with the time that it slept taken down. */
+static uint32_t caller_wait(struct pool *p, struct gate *g, uint32_t seen)
+{
+    for (int i = 0; i < p->spin; i++) {
+        const uint32_t now = atomic_load_explicit(&g->word, memory_order_acquire);
+        if (now != seen)
+            return now;
+        machine_relax();
+    }
+    const int64_t start = clock_now_ns();
+    const uint32_t now = gate_wait(g, seen, 0);
+    p->waited += clock_now_ns() - start;
+    return now;
+}
+
+static uint32_t worker_wait(struct worker *w, uint32_t seen)
+{
+    struct gate *g = &w->start;
+    for (int i = 0; i < w->pool->spin; i++) {
+        const uint32_t now = atomic_load_explicit(&g->word, memory_order_acquire);
+        if (now != seen)
+            return now;
+        machine_relax();
+    }
+    atomic_store_explicit(&w->awake, false, memory_order_relaxed);
+    const uint32_t now = gate_wait(g, seen, 0);
+    atomic_store_explicit(&w->awake, true, memory_order_relaxed);
+    return now;
+}
+
 static void *worker_main(void *argument)
 {
     struct worker *w = argument;
     struct pool *p = w->pool;
     machine_float_enter();
     for (uint32_t seen = 0;;) {
-        seen = gate_wait(&w->start, seen, p->spin);
+        seen = worker_wait(w, seen);
         if (p->work == NULL)
             return NULL;
         p->work(p->context, w->index, p->active);
@@ -167,6 +206,31 @@ int pool_threads(const struct pool *p)
     return p->threads;
 }
 
+int pool_ready(const struct pool *p, bool asleep_too)
+{
+    if (p->alone_until != 0 && clock_now_ns() < p->alone_until)
+        return 1;
+    if (asleep_too)
+        return p->threads;
+    int n = 1;
+    while (p->spin == SPIN_LOOKS && n < p->threads &&
+           atomic_load_explicit(&p->workers[n - 1].awake, memory_order_relaxed))
+        n++;
+    return n;
+}
+
+/* After a region: was it spent in waiting for a worker that had no core? Where there are more
+ * threads than cores that is no news. */
+static void judge_region(struct pool *p, int64_t start)
+{
+    const int64_t now = clock_now_ns();
+    if (p->spin != SPIN_LOOKS || 2 * p->waited < now - start)
+        return;
+    const bool again = p->pause > 0 && now - p->alone_until < p->pause;
+    p->pause = !again ? first_pause : p->pause < longest_pause ? 2 * p->pause : longest_pause;
+    p->alone_until = now + p->pause;
+}
+
 void pool_run(struct pool *p, int threads, pool_work *work, void *context)
 {
     if (threads > p->threads)
@@ -179,18 +243,22 @@ void pool_run(struct pool *p, int threads, pool_work *work, void *context)
     }
     p->work = work;
     p->context = context;
+    p->waited = 0;
+    const int64_t start = clock_now_ns();
     atomic_store(&p->done.word, (uint32_t)(threads - 1));
     wake_workers(p, threads);
     work(context, 0, threads);
     for (;;) {
         const uint32_t left = atomic_load_explicit(&p->done.word, memory_order_acquire);
         if (left == 0)
-            return;
-        gate_wait(&p->done, left, p->spin);
+            break;
+        caller_wait(p, &p->done, left);
     }
+    if (p->waited > 0)
+        judge_region(p, start);
 }
 
-void pool_barrier(struct pool *p)
+void pool_barrier(struct pool *p, int thread)
 {
     if (p->active <= 1)
         return;
@@ -201,5 +269,8 @@ void pool_barrier(struct pool *p)
         gate_wake(&p->barrier);
         return;
     }
-    gate_wait(&p->barrier, seen, p->spin);
+    if (thread == 0)
+        caller_wait(p, &p->barrier, seen);
+    else
+        gate_wait(&p->barrier, seen, p->spin);
 }

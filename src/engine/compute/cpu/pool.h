@@ -23,8 +23,13 @@ int pool_threads(const struct pool *p);
 /* Runs work on the first `threads` threads (1: the caller alone, no hand-over) and returns when all
  * are done; what they wrote is then seen by the caller. One region at a time. */
 void pool_run(struct pool *p, int threads, pool_work *work, void *context);
+/* How many threads would start on a region at once: those that still look for work (asleep_too:
+ * all, which costs the waking of those asleep). Only the caller for a while after a region in which
+ * it mostly waited: then something else wants the cores, and a shared region takes as long as the
+ * slowest of its threads is kept away. */
+int pool_ready(const struct pool *p, bool asleep_too);
 /* Inside a region: returns when every thread of the region is here; writes before it are seen by
  * all after it. */
-void pool_barrier(struct pool *p);
+void pool_barrier(struct pool *p, int thread);
 
 #endif
