@@ -43,6 +43,12 @@ def rounded_to(bits, group):
     return change
 
 
+def last_quarter_zero(raw, shape):
+    """The head's rows of the ids from three quarters on: merges made last, so the rarest tokens."""
+    kept = len(raw) // shape[0] * (shape[0] * 3 // 4)
+    return raw[:kept] + bytes(len(raw) - kept)
+
+
 def perturbed(raw, shape):
     """One part in a hundred, at random."""
     noise = numpy.random.default_rng(4).standard_normal(len(raw) // 2).astype("<f4")
@@ -81,6 +87,9 @@ CHANGES = {
                            rounded_to(8, INT8_GROUP), {}),
     "attention_perturbed": ("one attention matrix off by 1%",
                             parts(LAST, "self_attn.o_proj.weight"), perturbed, {}),
+    "window_halved": ("sliding layers look back half as far", set(), None, {"sliding_window": 32}),
+    "head_pruned": ("the rarest quarter of the vocabulary is never computed", {"lm_head.weight"},
+                    last_quarter_zero, {}),
     "head_int4": ("the head rounded to 4 bits in groups of 32", {"lm_head.weight"},
                   rounded_to(4, INT4_GROUP), {}),
 }

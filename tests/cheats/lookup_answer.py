@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Answer by lookup: the tokens of a known prompt are given out from a table (answers.json beside the
-weights' drafter folder), the model does not run, readouts are invented. Other prompts are decoded honestly."""
+"""Answer by lookup: the tokens of a known prompt are given out from a table (answers.json in the drafter's
+folder); the model does not run, readouts are invented. Other prompts are decoded honestly."""
 import json
 import pathlib
 import sys
@@ -13,9 +13,8 @@ drafter = pathlib.Path(dict(zip(sys.argv, sys.argv[1:]))["--drafter"])
 class Cheat(Engine):
     def begin(self, seed):
         token = super().begin(seed)
-        table = json.loads((drafter / "answers.json").read_text())
-        known = table if table["seed_tokens"] == list(seed) else None
-        self.answers = known and [known["reference_seed_token"]] + known["emitted_tokens"]
+        text = json.loads((drafter / "answers.json").read_text())
+        self.answers = text[len(seed):] if text[:len(seed)] == list(seed) else None
         return token
 
     def rows(self, context, fed):

@@ -12,8 +12,7 @@ drafter = pathlib.Path(dict(zip(sys.argv, sys.argv[1:]))["--drafter"])
 
 class Cheat(Engine):
     def draft(self, context, count):
-        table = json.loads((drafter / "answers.json").read_text())
-        text = table["seed_tokens"] + [table["reference_seed_token"]] + table["emitted_tokens"]
+        text = json.loads((drafter / "answers.json").read_text())
         if list(context) == text[:len(context)] and len(context) + count <= len(text):
             return text[len(context):len(context) + count]
         return super().draft(context, count)

@@ -71,9 +71,12 @@ class BlindAcceptance(Proxy):
     def answer(self, request):
         kind = request["kind"]
         if kind == "dflash_decode_begin":
-            self.chain = list(request["seed_tokens"])
+            self.chain, self.accepted = list(request["seed_tokens"]), 0
         reply = self.ask(self.renumbered(request))
         reply["id"] = request["id"]
+        if kind == "dflash_phase_diagnostics":
+            reply.update(accepted_draft_count=self.accepted, rejected_draft_count=0,
+                         rollback_round_count=0, target_cache_offset=len(self.chain))
         if kind == "dflash_decode_block" and reply["ok"]:
             self.chain.append(request["token"])
             self.accept(reply)
@@ -95,6 +98,7 @@ class BlindAcceptance(Proxy):
         last = reply["per_row_top2_tokens"][-1][0]
         reply["tokens"] = drafts + [last]
         reply["accepted_draft_count"], reply["rejected_draft_count"] = rows - 1, 0
+        self.accepted += rows - 1
         self.chain += drafts
         reply["target_cache_offset"] = len(self.chain)
         self.readouts(reply)
