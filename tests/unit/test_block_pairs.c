@@ -119,11 +119,15 @@ static void test_aggregate(void **state)
     assert_true(a.median == 2 && a.least == 1); /* of 2, 4, 1, 2 */
     assert_true(block_pairs_aggregate(pairs, 2, &a));
     assert_true(a.ratio_of_means == 3 && a.median == 3 && a.least == 2);
+    assert_true(block_pairs_aggregate(pairs, 1, &a)); /* the others are not looked at */
+    assert_true(a.ratio_of_means == 2 && a.median == 2 && a.least == 2);
     assert_false(block_pairs_aggregate(pairs, 0, &a));
     static const double bad[] = {0, -1, NAN, INFINITY};
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         const struct block_pair serial[] = {timed(1, 1), timed(bad[i], 1)};
         const struct block_pair candidate[] = {timed(1, 1), timed(1, bad[i])};
+        const struct block_pair first[] = {timed(bad[i], 1), timed(1, 1)};
+        assert_false(block_pairs_aggregate(first, 2, &a));
         assert_false(block_pairs_aggregate(serial, 2, &a));
         assert_false(block_pairs_aggregate(candidate, 2, &a));
     }

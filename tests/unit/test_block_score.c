@@ -402,6 +402,12 @@ static void test_pairs_are_a_ratio_of_means(void **state)
     assert_int_equal(number(m, "accepted_pair_count"), 2);
     assert_int_equal(number(m, "residual_divergence_count"), 2);
     assert_true(json_is_false(json_object_get(m, "all_tokens_matched")));
+    assert_int_equal(number(m, "spec_rounds"), 40);
+    assert_int_equal(number(m, "spec_drafted_total"), 112);
+    assert_int_equal(number(m, "spec_accepted_total"), 88);
+    assert_int_equal(number(m, "effective_spec_depth"), 3);
+    assert_true(number(m, "timed_benchmark_seconds") ==
+                190); /* 192, as public figures are rounded */
     assert_true(json_is_false(json_object_get(m, "scoring_normalized")));
     assert_null(json_object_get(m, "dflash_decode_speedup_normalized"));
     drop(&f);
@@ -480,9 +486,47 @@ static void test_failed_leg_fails_the_score(void **state)
         drop(&f);
     }
     struct fixture f;
+    build(&f, POOLED, 1, 0.5); /* the second pair's; and the first failure is told */
+    f.probes[1] = f.probes[0];
+    f.benchmarks[1] = f.benchmarks[0];
+    f.benchmarks[1].error = "dflash_empty_block: round=1";
+    f.in.pair_count = 2;
+    assert_string_equal(text(score(&f), "error"), "dflash_empty_block: round=1");
+    drop(&f);
+    build(&f, POOLED, 1, 0.5);
+    f.probes[0].error = "EngineExited";
+    f.benchmarks[0].error = "dflash_empty_block: round=1";
+    const json_t *first = score(&f);
+    assert_string_equal(text(first, "error"), "EngineExited");
+    assert_true(number(first, "accepted_draft_rate") == 0);
+    assert_int_equal(number(first, "residual_divergence_count"), 0);
+    drop(&f);
     build(&f, POOLED, 1e300, 1e-300);
     const json_t *m = score(&f);
     assert_string_equal(text(m, "error"), "computed score was not finite");
+    drop(&f);
+}
+
+/* A candidate that drafted nothing, and one of whose pairs ran without its drafter. */
+static void test_no_drafts(void **state)
+{
+    (void)state;
+    struct fixture f;
+    build(&f, OTHER, 1, 0.5);
+    f.benchmarks[0].accepted = f.benchmarks[0].rejected = 0;
+    assert_true(number(score(&f), "accepted_draft_rate") == 0);
+    drop(&f);
+    build(&f, OTHER, 1, 0.5);
+    f.benchmarks[0].accepted = 1;
+    f.benchmarks[0].rejected = 0;
+    f.probes[1] = f.probes[0];
+    f.benchmarks[1] = f.benchmarks[0];
+    f.benchmarks[1].accepted = 0;
+    f.benchmarks[1].trained_drafter = false;
+    f.in.pair_count = 2;
+    const json_t *m = score(&f);
+    assert_true(number(m, "accepted_draft_rate") == 1);
+    assert_true(json_is_false(json_object_get(m, "uses_trained_drafter")));
     drop(&f);
 }
 
@@ -504,6 +548,7 @@ static void test_normaliser(void **state)
                                                 &noop, &err));
     assert_string_equal(err.name, "NOOP-SPEEDUP-UNPINNED");
     enum block_mode mode;
+    assert_true(block_mode_parse("dflash-local-iterate", &mode) && mode == BLOCK_LOCAL_ITERATE);
     assert_true(block_mode_parse("dflash-local-submit", &mode) && mode == BLOCK_LOCAL_SUBMIT);
     assert_false(block_mode_parse("dflash-paired-decode-only", &mode));
     assert_int_equal(block_mode_tokens(&f.contract->block_decode, BLOCK_LOCAL_ITERATE), 64);
@@ -555,6 +600,7 @@ int main(void)
         cmocka_unit_test(test_bounds_of_the_raw_speedup),
         cmocka_unit_test(test_tripwire),
         cmocka_unit_test(test_failed_leg_fails_the_score),
+        cmocka_unit_test(test_no_drafts),
         cmocka_unit_test(test_normaliser),
         cmocka_unit_test(test_keys_of_the_mode),
     };

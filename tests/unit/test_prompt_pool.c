@@ -46,8 +46,8 @@ static void test_whole_pools(void **state)
     (void)state;
     static const struct {
         size_t count;
-        const char *members; /* of entry 3 */
-        const char *field;   /* NULL: whole */
+        const char *members; /* of one entry */
+        const char *field;   /* NULL: whole; '#': that entry */
     } rows[] = {
         {8, NULL, NULL},
         {9, NULL, NULL},
@@ -59,24 +59,46 @@ static void test_whole_pools(void **state)
         {8, SHA("77") ",\"bytes\":1,\"noop_decode_speedup\":0.9,\"path\":\"pool/2.json\"",
          "timed_prompt_pool"},
         {9, SHA("77") ",\"bytes\":1,\"noop_decode_speedup\":0.9,\"path\":\"pool/2.json\"", NULL},
-        {9, SHA("77") ",\"noop_decode_speedup\":0.9,\"path\":\"x\"", "timed_prompt_pool[3].bytes"},
-        {9, SHA("77") ",\"bytes\":1,\"path\":\"x\"", "timed_prompt_pool[3].noop_decode_speedup"},
-        {9, SHA("77") ",\"bytes\":1,\"noop_decode_speedup\":0.9", "timed_prompt_pool[3].path"},
-        {9, SHA("77") ",\"bytes\":1,\"noop_decode_speedup\":0.9,\"path\":\"a/\"",
-         "timed_prompt_pool[3].path"},
-        {9, SHA("77") ",\"bytes\":1,\"noop_decode_speedup\":0.9,\"path\":\"a/..\"",
-         "timed_prompt_pool[3].path"},
-        {9, SHA("77") ",\"bytes\":1,\"noop_decode_speedup\":0.9,\"path\":\".\"",
-         "timed_prompt_pool[3].path"},
+        {9, SHA("77") ",\"noop_decode_speedup\":0.9,\"path\":\"x\"", "#.bytes"},
+        {9, SHA("77") ",\"bytes\":1,\"path\":\"x\"", "#.noop_decode_speedup"},
+        {9, SHA("77") ",\"bytes\":1,\"noop_decode_speedup\":0.9", "#.path"},
+        {9, SHA("77") ",\"bytes\":1,\"noop_decode_speedup\":0.9,\"path\":\"a/\"", "#.path"},
+        {9, SHA("77") ",\"bytes\":1,\"noop_decode_speedup\":0.9,\"path\":\"a/..\"", "#.path"},
+        {9, SHA("77") ",\"bytes\":1,\"noop_decode_speedup\":0.9,\"path\":\".\"", "#.path"},
     };
+    static const size_t places[] = {0, 3, 7};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct contract *c = contract_with(rows[i].count, 3, rows[i].members);
+        for (size_t k = 0; k < 3; k++) {
+            struct contract *c = contract_with(rows[i].count, places[k], rows[i].members);
+            struct error err = {0};
+            char field[96] = "";
+            const bool ok = pool_check(c, NULL, &err);
+            if (rows[i].field && rows[i].field[0] == '#')
+                snprintf(field, sizeof field, "timed_prompt_pool[%zu]%s", places[k],
+                         rows[i].field + 1);
+            else if (rows[i].field)
+                snprintf(field, sizeof field, "%s", rows[i].field);
+            if (ok != !rows[i].field || (!ok && strcmp(err.field, field) != 0))
+                fail_msg("row %zu: %s %s", i, err.message, err.field);
+            if (!ok)
+                assert_string_equal(err.name, "POOL-INVALID");
+            contract_free(c);
+        }
+    }
+}
+
+/* The same digest, or the same path, as the first entry's. */
+static void test_doubles_of_the_first(void **state)
+{
+    (void)state;
+    static const char *const members[] = {
+        SHA("00") ",\"bytes\":1,\"noop_decode_speedup\":0.9,\"path\":\"x\"",
+        SHA("77") ",\"bytes\":1,\"noop_decode_speedup\":0.9,\"path\":\"pool/0.json\""};
+    for (size_t i = 0; i < 2; i++) {
+        struct contract *c = contract_with(8, 5, members[i]);
         struct error err = {0};
-        const bool ok = pool_check(c, NULL, &err);
-        if (ok != !rows[i].field || (!ok && strcmp(err.field, rows[i].field) != 0))
-            fail_msg("row %zu: %s %s", i, err.message, err.field);
-        if (!ok)
-            assert_string_equal(err.name, "POOL-INVALID");
+        assert_false(pool_check(c, NULL, &err));
+        assert_string_equal(err.field, "timed_prompt_pool");
         contract_free(c);
     }
 }
@@ -104,7 +126,12 @@ static void test_files_are_what_is_pinned(void **state)
     buffer_text(&text, "]}");
     assert_true(contract_parse("c", text.data, text.length, NULL, &c, &err));
     assert_true(pool_check(c, folder, &err));
-    snprintf(path, sizeof path, "%s/7.json", folder); /* the last one: all are read */
+    snprintf(path, sizeof path, "%s/0.json", folder); /* the first and the last: all are read */
+    assert_true(file_write_atomic(path, "file 8", 6, &err));
+    assert_false(pool_check(c, folder, &err));
+    assert_string_equal(err.file, path);
+    assert_true(file_write_atomic(path, "file 0", 6, &err));
+    snprintf(path, sizeof path, "%s/7.json", folder);
     assert_true(file_write_atomic(path, "file 8", 6, &err));
     assert_false(pool_check(c, folder, &err));
     assert_string_equal(err.name, "GOLDEN-PIN-MISMATCH");
@@ -200,6 +227,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whole_pools),
+        cmocka_unit_test(test_doubles_of_the_first),
         cmocka_unit_test(test_files_are_what_is_pinned),
         cmocka_unit_test(test_every_index_is_drawn_equally_often),
         cmocka_unit_test(test_draws_that_fail),
