@@ -30,8 +30,7 @@ struct judge {
 
 static bool reference_fail(const struct judge *j, const char *what)
 {
-    return error_set(j->err, "ReferenceInvalid", "the reference on round %zu: %s",
-                     j->round, what);
+    return error_set(j->err, "ReferenceInvalid", "the reference on round %zu: %s", j->round, what);
 }
 
 static bool readout_is_sound(const struct fidelity_limits *l, const struct fidelity_readout *t)
