@@ -26,11 +26,11 @@ class Judge:
         self.benchd = build.program("benchd")
         self.files = files
 
-    def call(self, command, *flags):
-        code, out = stop.run([self.benchd, command, *flags], env=os.environ)
+    def call(self, command, *flags, fine=(0,)):
+        code, out = stop.run([self.benchd, command, *flags])
         if code == INTERRUPTED:
             raise Interrupted("SIGINT")
-        if code != 0:
+        if code not in fine:
             raise Stop(USAGE if code == USAGE else FAILED, f"benchd {command} failed (its line is above); "
                                                            "no score was written")
         return out
@@ -46,6 +46,15 @@ class Judge:
         self.call(command, *self.model(), "--golden", golden, "--tokens", str(tokens), "--output", out,
                   "--quiet", *flags)
         return json.loads(out.read_text())
+
+
+    def seal(self, *flags, score):
+        """The score of the legs' reports; 1 is a sealed one that has not passed."""
+        f = self.files
+        self.call("dflash-score", "--contract", f["contract"], "--weights", f["weights"], "--engine",
+                  f["engine"], "--score-path", score, *flags, fine=(0, FAILED))
+        if not score.is_file():
+            raise Stop(FAILED, "benchd dflash-score failed (its line is above); no score was written")
 
 
 def own_golden(judge, golden, work, tokens):
@@ -160,15 +169,14 @@ def main():
     for number in range(1, pairs + 1):
         flags += ["--probe", work / f"probe-{number}.json", "--benchmark",
                   work / f"benchmark-{number}.json"]
-    judge.call("dflash-score", "--contract", contract, "--golden", timed, *flags, "--mode",
-               f"dflash-{mode}", "--tripwire", "passed" if correct else "drifted", "--tripwire-report",
-               report, "--score-path", score)
-    if not score.is_file():
-        raise Stop(FAILED, f"benchd dflash-score wrote no {score}")
-    show(json.loads(score.read_text())["metrics"], reports, score, gate, correct, found)
+    judge.seal("--golden", timed, *flags, "--mode", f"dflash-{mode}", "--tokens", str(tokens),
+               "--tripwire", "passed" if correct else "drifted", "--tripwire-report", report,
+               score=score)
+    document = json.loads(score.read_text())
+    show(document["metrics"], reports, score, gate, correct, found)
     if held is not None:
         os.close(held)
-    return 0
+    return 0 if document["passed"] is True or not correct else FAILED
 
 
 if __name__ == "__main__":

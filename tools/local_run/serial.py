@@ -98,7 +98,7 @@ def main():
         common.wait_for_cool(gate, "serial")
         code, _ = stop.run([benchd, "iterate", "--engine", engine, "--weights", files["weights"],
                             "--golden", golden, "--contract", contract, "--mode", mode, "--strict",
-                            "--score-path", score, "--quiet"], env=os.environ)
+                            "--score-path", score, "--quiet"])
     if code == INTERRUPTED:
         raise Interrupted("SIGINT")
     if code not in (0, 1) or not score.is_file():

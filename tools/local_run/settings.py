@@ -142,7 +142,8 @@ class Settings:
                 found.append(f"{name} has no meaning here: {why}")
         known = {row[0] for row in VARIABLES} | set(ALIASES) | set(NO_MEANING)
         for name in sorted(self.environment):
-            if name.startswith(("MLXFAST_DFLASH_", "MLXFAST_LOCAL_")) and name not in known:
+            if name.startswith(("MLXFAST_DFLASH_", "MLXFAST_LOCAL_")) and name not in known \
+                    and not name.startswith("MLXFAST_LOCAL_TEST_"):
                 found.append(f"{name} is not a variable of a local run (a misspelling?)")
         return found
 

@@ -1,9 +1,7 @@
 """Writes a contract with the pinned model's revision and the pool of goldens that lie in a folder.
 
-usage: fill_contract.py TEMPLATE OUT REVISION [POOL] [--noop FILE] [--drafter DIR]
-       without POOL the pool is left out
+usage: fill_contract.py TEMPLATE OUT REVISION [POOL] [--noop FILE]     without POOL the pool is left out
 --noop: noop.json of measure_noop.py, for each entry's noop_decode_speedup
---drafter: pins the drafter's files under "assistant"
 """
 
 import argparse
@@ -24,15 +22,10 @@ def main():
     parser.add_argument("revision")
     parser.add_argument("pool", nargs="?")
     parser.add_argument("--noop")
-    parser.add_argument("--drafter", type=pathlib.Path)
     o = parser.parse_args()
     contract = json.loads(pathlib.Path(o.template).read_text())
     contract["target"]["upstream_revision"] = o.revision
     contract.pop("timed_prompt_pool", None)
-    if o.drafter:
-        contract["assistant"] = {"model_id": f"mlxfast/{o.drafter.name}",
-                                 "files": [pin(o.drafter / name, name)
-                                           for name in ("config.json", "model.safetensors")]}
     if o.pool:
         noop = json.loads(pathlib.Path(o.noop).read_text())["prompts"] if o.noop else {}
         pool = []

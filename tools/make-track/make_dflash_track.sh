@@ -22,7 +22,7 @@ fill() { /usr/bin/python3 "$here/tools/make-track/fill_contract.py" "$@"; }
 # The pinned model is these files and no others (the card beside them may be edited).
 revision=$(cd "$weights" && cat config.json model-*.safetensors model.safetensors.index.json \
     tokenizer.json | sha256sum | cut -c1-40)
-fill "$track/contract.json" "$work/contract.json" "$revision" --drafter "$drafter"
+fill "$track/contract.json" "$work/contract.json" "$revision"
 tokens=$(/usr/bin/python3 -c 'import json, sys
 print(json.load(open(sys.argv[1]))["block_decode"]["decode_tokens"])' "$work/contract.json")
 
@@ -65,7 +65,7 @@ record "$out/public.golden.json" "$work/public.json" \
 
 noop=()
 [ -f "$track/noop.json" ] && noop=(--noop "$track/noop.json")
-fill "$work/contract.json" "$out/contract.json" "$revision" "$out/pool" "${noop[@]}" --drafter "$drafter"
+fill "$work/contract.json" "$out/contract.json" "$revision" "$out/pool" "${noop[@]}"
 /usr/bin/python3 "$here/tools/make-track/screen_table.py" --script make_dflash_track.sh \
     "$work"/*.screen.json >"$out/SCREEN.md"
 "$build/benchd" explain-contract --markdown "$out/contract.json" >"$out/CONTRACT.md"
