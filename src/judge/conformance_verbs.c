@@ -53,9 +53,12 @@ static bool check_list(const struct wire_texts *t, const char *field, const char
 
 static void check_hello_v11(struct kit *k, struct verdict *v)
 {
-    static const char *const capabilities[] = {"free_run_decode", "batched_free_run_decode",
-                                               "per_stream_timing", "cohort_reference_replay",
-                                               "dflash_block_decode", "dflash_reference",
+    static const char *const capabilities[] = {"free_run_decode",
+                                               "batched_free_run_decode",
+                                               "per_stream_timing",
+                                               "cohort_reference_replay",
+                                               "dflash_block_decode",
+                                               "dflash_reference",
                                                NULL};
     static const char *const modes[] = {"serial", "mtp", "dflash", "dspark", NULL};
     struct peer *p = kit_peer(k, KIT_V11, v);
