@@ -64,7 +64,7 @@ bool calibration_measure(const struct fidelity_run *run,
 
 const char *calibration_quantity_name(enum calibration_quantity q)
 {
-    static const char *const names[] = {"absolute", "relative", "near_tie"};
+    static const char *const names[] = {"absolute", "relative", "near_tie", "mean"};
     return names[q];
 }
 
@@ -75,6 +75,8 @@ double calibration_of(const struct calibration_run *r, enum calibration_quantity
         return fmax(r->emitted.absolute, r->rejected.absolute);
     case CALIBRATION_RELATIVE:
         return fmax(r->emitted.relative, r->rejected.relative);
+    case CALIBRATION_MEAN:
+        return r->emitted.mean;
     default:
         return r->near_tie_gap;
     }

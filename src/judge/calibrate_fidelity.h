@@ -50,11 +50,12 @@ struct calibration_engine {
 };
 
 /* What is looked at: a readout's largest difference, its largest relative one, a token's distance
- * from the reference's first. */
+ * from the reference's first, the mean difference of the emitted rows. */
 enum calibration_quantity {
     CALIBRATION_ABSOLUTE,
     CALIBRATION_RELATIVE,
     CALIBRATION_NEAR_TIE,
+    CALIBRATION_MEAN,
     CALIBRATION_QUANTITIES
 };
 const char *calibration_quantity_name(enum calibration_quantity q); /* "absolute" */

@@ -169,9 +169,9 @@ static double largest(const struct calibration *c, const struct calibration_engi
 
 static void print_engines(const struct calibration *c)
 {
-    struct table *t = table_new(9);
+    struct table *t = table_new(10);
     table_row(t, "engine", "kind", "emitted abs", "rel", "rejected abs", "rel", "least abs", "gap",
-              "refused");
+              "mean", "refused");
     for (size_t i = 0; i < c->count; i++) {
         const struct calibration_engine *e = &c->engines[i];
         const double values[] = {
@@ -180,13 +180,14 @@ static void print_engines(const struct calibration *c)
             largest(c, e, true, false),
             largest(c, e, true, true),
             calibration_range_of(e, c->plan.golden_count, CALIBRATION_ABSOLUTE).least,
-            calibration_range_of(e, c->plan.golden_count, CALIBRATION_NEAR_TIE).most};
+            calibration_range_of(e, c->plan.golden_count, CALIBRATION_NEAR_TIE).most,
+            calibration_range_of(e, c->plan.golden_count, CALIBRATION_MEAN).most};
         char cells[COUNT_OF(values)][32], refused[32];
         for (size_t k = 0; k < COUNT_OF(values); k++)
             snprintf(cells[k], sizeof cells[k], "%.6g", values[k]);
         snprintf(refused, sizeof refused, "%zu/%zu", refused_runs(c, e), c->plan.golden_count);
         table_row(t, e->name, e->kind == CALIBRATION_HONEST ? "honest" : "cheat", cells[0],
-                  cells[1], cells[2], cells[3], cells[4], cells[5], refused);
+                  cells[1], cells[2], cells[3], cells[4], cells[5], cells[6], refused);
     }
     table_print(t);
 }

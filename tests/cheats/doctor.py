@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Copies a checkpoint with something taken out of it: doctor.py NAME SOURCE TARGET.
+"""Copies a checkpoint with something taken out of it: doctor.py NAME SOURCE TARGET, or all of them,
+doctor.py all SOURCE FOLDER.
 
 Each is what an engine would gain from computing less: the engine is honest about the weights that it was
 given, and they are not the track's. Works on model.safetensors shards of BF16, NVFP4 (codes U32, scales U8)
@@ -123,6 +124,10 @@ def doctor(name, source, target):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4 or sys.argv[1] not in CHANGES:
+    if len(sys.argv) != 4 or sys.argv[1] not in (*CHANGES, "all"):
         raise SystemExit(__doc__ + "\n\n" + "\n".join(f"{n:26} {c[0]}" for n, c in CHANGES.items()))
-    doctor(*sys.argv[1:])
+    if sys.argv[1] == "all":
+        for each in CHANGES:
+            doctor(each, sys.argv[2], pathlib.Path(sys.argv[3]) / each)
+    else:
+        doctor(*sys.argv[1:])

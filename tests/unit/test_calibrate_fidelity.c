@@ -75,6 +75,7 @@ static void test_a_run_is_measured(void **state)
     assert_true(calibration_of(&r, CALIBRATION_ABSOLUTE) == 1.0);
     assert_true(calibration_of(&r, CALIBRATION_RELATIVE) == 0.2);
     assert_true(calibration_of(&r, CALIBRATION_NEAR_TIE) == 2.5);
+    assert_true(calibration_of(&r, CALIBRATION_MEAN) == 0.25);
 
     s.readouts[0].token[0] = 9;
     assert_true(calibration_measure(&s.run, &s.reference, &r, &err));
