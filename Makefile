@@ -73,7 +73,7 @@ JUDGE_A := $(BUILD)/lib/judge.a
 ENGINE_A := $(BUILD)/lib/engine.a
 
 JUDGE_PROGRAMS := benchd record-correctness-golden
-ENGINE_PROGRAMS := bench-worker mlxfast
+ENGINE_PROGRAMS := bench-worker mlxfast synth-checkpoint
 PROGRAMS := $(addprefix $(BUILD)/,$(JUDGE_PROGRAMS) $(ENGINE_PROGRAMS))
 
 UNIT_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
@@ -94,7 +94,7 @@ fuzz: $(FUZZERS)
 
 $(BUILD)/%_avx2.o: ISA_FLAGS = -mavx2 -mfma -mf16c
 $(BUILD)/%_avx512.o: ISA_FLAGS = -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx512vnni -mavx512vbmi
-$(BUILD)/src/engine/compute/%.o: OPT = -O3
+$(BUILD)/src/engine/compute/%.o $(BUILD)/src/engine/transform/synth_fill.o: OPT = -O3
 $(BUILD)/src/judge/%.o: CFLAGS += $(SECCOMP_CFLAGS)
 
 $(BUILD)/%.o: %.c Makefile

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import ROOT
 
-HEADING = re.compile(r"^#{2,4} `((?:benchd|bench-worker|record-correctness-golden|mlxfast)[a-z -]*)`", re.M)
+HEADING = re.compile(r"^#{2,4} `((?:benchd|bench-worker|record-correctness-golden|mlxfast|synth-checkpoint)[a-z -]*)`", re.M)
 
 
 def documented():
@@ -35,7 +35,8 @@ def test_every_command_is_documented():
     names = {command for _, command, _ in COMMANDS}
     for needed in ("benchd iterate", "benchd validate-golden", "benchd weights-digest",
                    "bench-worker runtime-worker", "bench-worker manifest", "bench-worker generate",
-                   "bench-worker logits", "record-correctness-golden", "mlxfast convert-drafter"):
+                   "bench-worker logits", "record-correctness-golden", "mlxfast convert-drafter",
+                   "synth-checkpoint"):
         assert needed in names, f"no docs page has a heading `{needed}`"
 
 

@@ -1,0 +1,97 @@
+#include "base/folder.h"
+
+#include "base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+bool folder_plan(struct arena *a, const char *out, struct folder_build *b, struct error *err)
+{
+    struct stat st;
+    size_t length = strlen(out);
+    while (length > 1 && out[length - 1] == '/')
+        length--;
+    *b = (struct folder_build){.arena = a, .out = arena_strndup(a, out, length)};
+    if (length == 0 || strcmp(b->out, "/") == 0) {
+        error_set(err, "IO", "a folder to make needs a name");
+        return error_at(err, out, NULL, NULL);
+    }
+    if (lstat(b->out, &st) == 0) {
+        error_set(err, "OUT-EXISTS", "something stands there already, and is left alone");
+        return error_at(err, b->out, NULL, NULL);
+    }
+    if (errno != ENOENT)
+        return error_errno(err, b->out, "cannot look");
+    const size_t folder = (size_t)(path_basename(b->out) - b->out);
+    b->parent = folder ? arena_strndup(a, b->out, folder) : ".";
+    b->temporary = arena_printf(a, "%s.tmp.%ld", b->out, (long)getpid());
+    if (access(b->parent, W_OK | X_OK) != 0)
+        return error_errno(err, b->parent, "cannot write to the folder");
+    return true;
+}
+
+bool folder_check_space(const struct folder_build *b, uint64_t bytes, struct error *err)
+{
+    struct statvfs fs;
+    if (statvfs(b->parent, &fs) != 0)
+        return error_errno(err, b->parent, "cannot ask for its free space");
+    const uint64_t block = fs.f_frsize ? fs.f_frsize : fs.f_bsize;
+    if (block == 0 || bytes / block < fs.f_bavail)
+        return true;
+    char value[32];
+    snprintf(value, sizeof value, "%" PRIu64, (uint64_t)fs.f_bavail * block);
+    error_set(err, "NO-SPACE", "%" PRIu64 " bytes are needed, fewer are free", bytes);
+    return error_at(err, b->parent, "free bytes", value);
+}
+
+bool folder_begin(struct folder_build *b, struct error *err)
+{
+    return mkdir(b->temporary, 0777) == 0 || error_errno(err, b->temporary, "cannot create");
+}
+
+/* Some file systems cannot sync a folder; the rename is then as durable as they make it. */
+static bool sync_folder(const char *path, struct error *err)
+{
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return error_errno(err, path, "cannot open the folder");
+    const bool ok = fsync(fd) == 0 || errno == EINVAL || errno == EROFS || errno == EBADF;
+    if (!ok)
+        error_errno(err, path, "cannot write the folder to the disk");
+    close(fd);
+    return ok;
+}
+
+bool folder_commit(struct folder_build *b, struct error *err)
+{
+    struct stat st;
+    if (!sync_folder(b->temporary, err))
+        return false;
+    if (renameat2(AT_FDCWD, b->temporary, AT_FDCWD, b->out, RENAME_NOREPLACE) != 0) {
+        /* EINVAL: a file system without that flag */
+        const bool plain = errno == EINVAL && lstat(b->out, &st) != 0 && errno == ENOENT &&
+                           rename(b->temporary, b->out) == 0;
+        if (!plain)
+            return error_errno(err, b->out, "cannot put in place");
+    }
+    return sync_folder(b->parent, err);
+}
+
+void folder_abandon(struct folder_build *b)
+{
+    DIR *d = opendir(b->temporary);
+    if (!d)
+        return;
+    for (const struct dirent *e; (e = readdir(d)) != NULL;)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            unlinkat(dirfd(d), e->d_name, 0);
+    closedir(d);
+    rmdir(b->temporary);
+}
