@@ -19,7 +19,7 @@ enum { SPIN_LOOKS = 4000, SPIN_LOOKS_CROWDED = 50, LINE = 64 };
 
 /* How long the caller goes on alone after a region in which it mostly waited: a worker whose core
  * something else wants is away for milliseconds at a time. Doubled while that goes on. */
-static const int64_t first_pause = 20000000, longest_pause = 1280000000;
+static const int64_t first_pause = 100000000, longest_pause = 3200000000;
 
 /* A word that one side changes and the other waits on. */
 struct gate {
