@@ -49,8 +49,12 @@ bool calibration_measure(const struct fidelity_run *run,
             out->other_tokens += r->tokens[t] != f->k1_argmax[t];
             out->unbound_rows += r->readouts[t].token[0] != r->tokens[t];
         }
-        for (int t = r->count; t < f->verify_count; t++)
-            compare(&out->rejected, &r->readouts[t], &f->verify[t]);
+        for (int t = r->count; t < f->verify_count; t++) {
+            const struct fidelity_readout *v = &f->verify[t];
+            compare(&out->rejected, &r->readouts[t], v);
+            if (r->readouts[t].token[0] != v->token[0])
+                out->flat_gap = fmax(out->flat_gap, v->logit[0] - v->logit[1]);
+        }
         out->tokens += r->scored;
         out->accepted += r->accepted;
         out->drafted += r->draft_count;
@@ -78,7 +82,7 @@ double calibration_of(const struct calibration_run *r, enum calibration_quantity
     case CALIBRATION_MEAN:
         return r->emitted.mean;
     default:
-        return r->near_tie_gap;
+        return fmax(r->near_tie_gap, r->flat_gap);
     }
 }
 

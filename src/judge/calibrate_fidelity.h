@@ -27,7 +27,9 @@ struct calibration_run {
     char message[256];
     int64_t tokens;
     struct calibration_drift emitted, rejected;
-    double near_tie_gap;  /* largest: the reference's first logit less that of the token given */
+    double near_tie_gap; /* largest: the reference's first logit less that of the token given */
+    double flat_gap; /* largest gap of the reference's two logits in a rejected row whose first id
+                        is another: what counts as flat must reach so far */
     int64_t other_tokens; /* tokens that are not the reference's first */
     int64_t
         unbound_rows; /* tokens that are not their own readout's first: no tolerance admits it */
@@ -50,7 +52,7 @@ struct calibration_engine {
 };
 
 /* What is looked at: a readout's largest difference, its largest relative one, a token's distance
- * from the reference's first, the mean difference of the emitted rows. */
+ * from the reference's first or a flat row's gap, the mean difference of the emitted rows. */
 enum calibration_quantity {
     CALIBRATION_ABSOLUTE,
     CALIBRATION_RELATIVE,

@@ -226,11 +226,12 @@ static json_t *run_json(const struct calibration_run *r, const char *golden)
     if (r->refused[0] != '\0')
         return json_pack("{s:s, s:s, s:s}", "golden", golden, "refused", r->refused, "message",
                          r->message);
-    return json_pack("{s:s, s:I, s:o, s:o, s:f, s:I, s:I, s:I, s:I}", "golden", golden, "tokens",
-                     (json_int_t)r->tokens, "emitted", drift_json(&r->emitted), "rejected",
-                     drift_json(&r->rejected), "near_tie_gap", r->near_tie_gap, "other_tokens",
-                     (json_int_t)r->other_tokens, "unbound_rows", (json_int_t)r->unbound_rows,
-                     "accepted", (json_int_t)r->accepted, "drafted", (json_int_t)r->drafted);
+    return json_pack("{s:s, s:I, s:o, s:o, s:f, s:f, s:I, s:I, s:I, s:I}", "golden", golden,
+                     "tokens", (json_int_t)r->tokens, "emitted", drift_json(&r->emitted),
+                     "rejected", drift_json(&r->rejected), "near_tie_gap", r->near_tie_gap,
+                     "flat_gap", r->flat_gap, "other_tokens", (json_int_t)r->other_tokens,
+                     "unbound_rows", (json_int_t)r->unbound_rows, "accepted",
+                     (json_int_t)r->accepted, "drafted", (json_int_t)r->drafted);
 }
 
 static json_t *verdict_json(const struct calibration *c, enum calibration_quantity q)

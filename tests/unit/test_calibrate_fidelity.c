@@ -77,6 +77,12 @@ static void test_a_run_is_measured(void **state)
     assert_true(calibration_of(&r, CALIBRATION_NEAR_TIE) == 2.5);
     assert_true(calibration_of(&r, CALIBRATION_MEAN) == 0.25);
 
+    assert_true(r.flat_gap == 0);
+    s.verify[2].token[0] = 2;
+    s.verify[2].logit[1] = -1; /* the reference's first by 5 is another id */
+    assert_true(calibration_measure(&s.run, &s.reference, &r, &err));
+    assert_true(r.flat_gap == 5 && calibration_of(&r, CALIBRATION_NEAR_TIE) == 5);
+
     s.readouts[0].token[0] = 9;
     assert_true(calibration_measure(&s.run, &s.reference, &r, &err));
     assert_int_equal(r.unbound_rows, 1);
