@@ -2,6 +2,7 @@
 #include "engine/model/model.h"
 
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/compute/meter.h"
 #include "engine/model/plan.h"
 
 #include <string.h>
@@ -298,10 +299,15 @@ bool model_forward(struct model *m, struct model_state *s, const int32_t *ids, i
 
     if (model_state_tapped_from(s) == s->position) /* none is held: a new run begins */
         s->tap_from = s->tap_reach = s->position;
+    struct compute_meter *meter = compute_get_meter(m->compute);
+    if (meter)
+        meter_forward_begin(meter, rows, s->position);
     compute_embed(m->compute, &plan->embedding, ids, rows);
     int attention = 0, layer = 0;
     for (size_t i = 0; i < plan->block_count; i++) {
         const struct plan_block *block = &plan->blocks[i];
+        if (meter)
+            meter->layer = layer;
         if (block->attention)
             compute_attention(m->compute, block->attention, s->kv[attention++], s->position, rows);
         else
@@ -309,8 +315,12 @@ bool model_forward(struct model *m, struct model_state *s, const int32_t *ids, i
         if (block->ends_layer)
             tap_layer(m, s, layer++, rows);
     }
+    if (meter)
+        meter->layer = -1;
     if (logit_rows > 0)
         compute_head(m->compute, &plan->head, rows - logit_rows, logit_rows, logits, picks);
+    if (meter)
+        meter_forward_end(meter);
     s->position += rows;
     if (s->position > s->reach)
         s->reach = s->position;

@@ -107,18 +107,39 @@ static void attention_work(void *context, int thread, int threads)
 
     rows_normalize(c, g->b->input_norm, g->b->eps, 0, g->rows, thread, threads);
     pool_barrier(c->pool, thread);
+    meter_mark(c, thread, METER_PROJECT);
     linear_jobs_run(c, g->project, 4, thread, threads);
     pool_barrier(c->pool, thread);
+    meter_mark(c, thread, METER_ATTEND);
     kv_append(c, g->b, g->kv, g->pos0, g->rows, thread, threads);
     pool_barrier(c->pool, thread);
     attend_all(g, thread, threads);
     pool_barrier(c->pool, thread);
+    meter_mark(c, thread, METER_OUTPUT);
     const struct range mine = range_of(g->rows, 1, thread, threads);
     for (int r = mine.begin; r < mine.end; r++)
         c->kernels->prepare(c->activations, c->heads + (size_t)r * (size_t)wide, wide,
                             c->input + (size_t)r * c->input_stride);
     pool_barrier(c->pool, thread);
     linear_jobs_run(c, &g->output, 1, thread, threads);
+}
+
+/* What the block read: weights once, the keys and values that any of its rows sees. */
+static void measure(const struct attention_region *g)
+{
+    const struct attention_block *b = g->b;
+    struct compute_meter *m = g->c->meter;
+    for (int i = 0; i < 4; i++)
+        meter_linear(m, METER_PROJECT, g->project[i].w, g->rows);
+    meter_linear(m, METER_OUTPUT, g->output.w, g->rows);
+    for (int r = 0; r < g->rows; r++) {
+        const int64_t p = g->pos0 + r + 1, seen = b->window > 0 && p > b->window ? b->window : p;
+        m->part[METER_ATTEND].flops += 4.0 * (double)seen * b->heads * b->head_dim;
+    }
+    const int64_t oldest = b->window > 0 ? g->pos0 - b->window + 1 : 0;
+    m->kv_bytes += (uint64_t)(g->pos0 + g->rows - (oldest > 0 ? oldest : 0)) *
+                   (uint64_t)b->kv_heads * (g->kv->key_bytes + g->kv->value_bytes);
+    meter_switch(m, METER_REST);
 }
 
 void compute_attention(struct compute *c, const struct attention_block *b, struct kv_layer *kv,
@@ -146,5 +167,7 @@ void compute_attention(struct compute *c, const struct attention_block *b, struc
                                    .add = true};
     const double cost = linear_jobs_cost(g.project, 4) + linear_jobs_cost(&g.output, 1);
     pool_run(c->pool, region_threads(c, cost, rows), attention_work, &g);
+    if (c->meter != NULL)
+        measure(&g);
     machine_float_leave(mode);
 }

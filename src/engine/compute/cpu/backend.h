@@ -6,6 +6,7 @@
 #include "engine/compute/blocks.h"
 #include "engine/compute/cpu/kernels.h"
 #include "engine/compute/cpu/pool.h"
+#include "engine/compute/meter.h"
 
 struct compute {
     const struct cpu_kernels *kernels;
@@ -13,6 +14,7 @@ struct compute {
     struct compute_shape shape;
     struct pool *pool;
     bool borrows_pool;
+    struct compute_meter *meter; /* NULL: off */
     /* Costs (linear_jobs_cost) below which the caller works alone: at any time, and with several
      * rows when other threads are awake (0: it never does); and per thread above it. */
     double cost_alone, cost_awake, cost_per_thread;
@@ -61,6 +63,13 @@ struct tap_rows {
     size_t hidden;
     float *rows;
 };
+
+/* From here on the caller's time is another part's; the other threads measure nothing. */
+static inline void meter_mark(const struct compute *c, int thread, enum meter_part part)
+{
+    if (c->meter != NULL && thread == 0)
+        meter_switch(c->meter, part);
+}
 
 /* A linear layer to be shared by the threads of a region. */
 struct linear_job {

@@ -118,6 +118,23 @@ static bool shape_is_sane(const struct compute_shape *s)
     return (int64_t)s->head_dim * s->max_heads <= LIMIT;
 }
 
+static struct compute_meter *default_meter;
+
+void compute_set_default_meter(struct compute_meter *m)
+{
+    default_meter = m;
+}
+
+void compute_set_meter(struct compute *c, struct compute_meter *m)
+{
+    c->meter = m;
+}
+
+struct compute_meter *compute_get_meter(const struct compute *c)
+{
+    return c->meter;
+}
+
 /* All of an instance but its scratch. Without a pool to borrow it starts its own threads. */
 static bool begin(const struct cpu_kernels *kernels, enum activations activations,
                   const struct compute_shape *shape, struct pool *borrowed, int threads,
@@ -141,6 +158,7 @@ static bool begin(const struct cpu_kernels *kernels, enum activations activation
     c->cost_per_thread = 4e5;
     c->pool = borrowed;
     c->borrows_pool = borrowed != NULL;
+    c->meter = borrowed == NULL ? default_meter : NULL;
     if (borrowed == NULL && !pool_new(threads, &c->pool, err)) {
         free(c);
         return false;
@@ -336,6 +354,7 @@ void compute_embed(struct compute *c, const struct weight_matrix *table, const i
                    int rows)
 {
     const size_t hidden = (size_t)c->shape.hidden;
+    meter_mark(c, 0, METER_EMBED);
     for (int r = 0; r < rows; r++) {
         const uint8_t *row = (const uint8_t *)table->data + (size_t)ids[r] * hidden * 2;
         float *x = c->x + (size_t)r * hidden;
@@ -344,6 +363,10 @@ void compute_embed(struct compute *c, const struct weight_matrix *table, const i
             memcpy(&b, row + 2 * i, sizeof b);
             x[i] = bf16_to_f32(b);
         }
+    }
+    if (c->meter != NULL) {
+        c->meter->part[METER_EMBED].bytes += (uint64_t)rows * hidden * 2;
+        meter_switch(c->meter, METER_REST);
     }
 }
 
@@ -362,6 +385,7 @@ static void head_work(void *context, int thread, int threads)
             (struct head_pick){{-1, -1}, {-INFINITY, -INFINITY}};
     rows_normalize(h->c, h->b->norm, h->b->eps, h->first_row, h->job.rows, thread, threads);
     pool_barrier(h->c->pool, thread);
+    meter_mark(h->c, thread, METER_HEAD);
     linear_jobs_run(h->c, &h->job, 1, thread, threads);
 }
 
@@ -396,6 +420,10 @@ void compute_head(struct compute *c, const struct head_block *b, int first_row, 
     pool_run(c->pool, threads, head_work, &h);
     if (picks != NULL)
         merge_picks(c, threads, rows, picks);
+    if (c->meter != NULL) {
+        meter_linear(c->meter, METER_HEAD, &b->output, rows);
+        meter_switch(c->meter, METER_REST);
+    }
     machine_float_leave(mode);
 }
 

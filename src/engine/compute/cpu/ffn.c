@@ -186,14 +186,46 @@ static void combine(const struct ffn_region *g, int thread, int threads)
     }
 }
 
+/* What the sparse block read: each expert that any row chose, once. */
+static void measure_experts(const struct ffn_region *g)
+{
+    const struct compute *c = g->c;
+    struct compute_meter *m = c->meter;
+    const uint64_t routed = m->part[METER_EXPERTS].bytes, shared = m->part[METER_SHARED].bytes;
+    for (int e = 0; e < g->b->experts; e++) {
+        const struct mlp_weights *w = &g->b->expert[e];
+        const int rows = c->expert_start[e + 1] - c->expert_start[e];
+        if (rows == 0)
+            continue;
+        meter_linear(m, METER_EXPERTS, &w->gate, rows);
+        meter_linear(m, METER_EXPERTS, &w->up, rows);
+        meter_linear(m, METER_EXPERTS, &w->down, rows);
+        if (m->expert_rows != NULL && m->layer >= 0 && m->layer < m->expert_layers &&
+            e < m->expert_stride)
+            m->expert_rows[(size_t)m->layer * (size_t)m->expert_stride + (size_t)e] +=
+                (uint64_t)rows;
+    }
+    if (g->b->has_shared) {
+        meter_linear(m, METER_SHARED, &g->b->shared.gate, g->rows);
+        meter_linear(m, METER_SHARED, &g->b->shared.up, g->rows);
+        meter_linear(m, METER_SHARED, &g->b->shared.down, g->rows);
+    }
+    meter_linear(m, METER_ROUTER, &g->b->router, g->rows);
+    meter_end_experts(m, m->part[METER_EXPERTS].bytes - routed,
+                      m->part[METER_SHARED].bytes - shared);
+}
+
 static void ffn_work(void *context, int thread, int threads)
 {
     struct ffn_region *g = context;
     const struct compute *c = g->c;
     rows_normalize(c, g->b->norm, g->b->eps, 0, g->rows, thread, threads);
     pool_barrier(c->pool, thread);
-    if (g->b->sparse)
+    if (g->b->sparse) {
+        meter_mark(c, thread, METER_ROUTER);
         route(g, thread, threads);
+    }
+    meter_mark(c, thread, g->b->sparse ? METER_EXPERTS : METER_DENSE);
     linear_jobs_run(c, g->up_jobs, g->up_count, thread, threads);
     pool_barrier(c->pool, thread);
     activate(g, thread, threads);
@@ -201,6 +233,8 @@ static void ffn_work(void *context, int thread, int threads)
     linear_jobs_run(c, g->down_jobs, g->down_count, thread, threads);
     if (g->b->sparse) {
         pool_barrier(c->pool, thread);
+        if (c->meter != NULL && thread == 0)
+            measure_experts(g);
         combine(g, thread, threads);
     }
 }
@@ -241,5 +275,13 @@ void compute_ffn(struct compute *c, const struct ffn_block *b, int rows)
         cost = mlp_cost(&b->dense, 1, rows);
     }
     pool_run(c->pool, region_threads(c, cost, rows), ffn_work, &g);
+    if (c->meter != NULL) {
+        if (!b->sparse) {
+            meter_linear(c->meter, METER_DENSE, &b->dense.gate, rows);
+            meter_linear(c->meter, METER_DENSE, &b->dense.up, rows);
+            meter_linear(c->meter, METER_DENSE, &b->dense.down, rows);
+        }
+        meter_switch(c->meter, METER_REST);
+    }
     machine_float_leave(mode);
 }
