@@ -13,6 +13,7 @@
 #include "engine/serve/generate.h"
 #include "engine/serve/logits.h"
 #include "engine/serve/manifest.h"
+#include "engine/serve/profile.h"
 #include "engine/serve/token_file.h"
 #include "engine/serve/worker.h"
 
@@ -689,6 +690,24 @@ static void print_overview(FILE *out)
         fprintf(out, "  %-15s %s\n", subcommands[i].name, subcommands[i].summary);
 }
 
+/* MLXFAST_TRACE_KERNELS: one line for each special path, the first time that it runs or could have.
+ */
+static void print_site(void *context, enum trace_site s, bool ran, const char *reason)
+{
+    (void)context;
+    fprintf(stderr, "mlxfast: fusion %s: %s%s%s\n", ran ? "active" : "inactive", trace_site_name(s),
+            reason ? ": " : "", reason ? reason : "");
+}
+
+static int observed(int (*run)(int argc, char **argv), int argc, char **argv)
+{
+    struct error err = {0};
+    if (!profile_begin(print_site, &err))
+        return fail(EXIT_RUN, &err);
+    const int status = run(argc, argv);
+    return profile_end(&err) || status != EXIT_SUCCESS ? status : fail(EXIT_RUN, &err);
+}
+
 int main(int argc, char **argv)
 {
     standard_begin("bench-worker");
@@ -700,11 +719,11 @@ int main(int argc, char **argv)
             print_overview(stdout);
             fputc('\n', stdout);
         }
-        return serve(argc - 1, argv + 1);
+        return observed(serve, argc - 1, argv + 1);
     }
     for (size_t i = 0; i < COUNT(subcommands); i++)
         if (strcmp(argv[1], subcommands[i].name) == 0)
-            return subcommands[i].run(argc - 2, argv + 2);
+            return observed(subcommands[i].run, argc - 2, argv + 2);
     struct error err;
     error_set(&err, "unknownSubcommand",
               "unknownSubcommand(%s): runtime-worker, manifest, generate and logits are known",

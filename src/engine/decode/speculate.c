@@ -3,6 +3,7 @@
 
 #include "base/child.h"
 #include "base/clock.h"
+#include "engine/compute/trace.h"
 #include "engine/decode/width.h"
 
 /* Gives one token out and sees whether it ends the run. Every token of every way of decoding passes
@@ -64,8 +65,11 @@ static bool block_round(struct session *s, int32_t bonus, int width,
     tokens[0] = bonus;
     if (!session_draft(s, bonus, width, tokens + 1, &drafts, err))
         return false;
-    if (drafts == 0)
+    if (drafts == 0) {
+        trace_fell_back(TRACE_SPECULATION, "the drafter's logits were not numbers");
         return serial_round(s, bonus, request, result, round, err);
+    }
+    trace_ran(TRACE_SPECULATION);
     const int rows = drafts + 1;
     const int64_t position = session_position(s);
     if (!session_verify(s, tokens, rows, next, err))
@@ -107,6 +111,8 @@ bool speculate_rounds(struct session *s, int32_t *token, const struct serial_req
     struct width_policy policy;
     bool going = result->made < request->count;
     const int limit = session_block_limit(s);
+    if (plan && limit < 2)
+        trace_fell_back(TRACE_SPECULATION, "no drafter, or its hidden rows are not held here");
     width_policy_begin(&policy, limit);
     if (!counts)
         counts = &unused;

@@ -3,6 +3,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/compute/meter.h"
+#include "engine/compute/trace.h"
 #include "engine/model/plan.h"
 
 #include <string.h>
@@ -54,6 +55,13 @@ const struct model_family *model_family_find(const char *model_type)
 static void bring_into_memory(const struct checkpoint *c)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    bool aligned = true, populated = true;
+    for (size_t i = 0; i < c->tensor_count; i++)
+        aligned = aligned && (uintptr_t)c->tensors[i].data % 64 == 0;
+    if (aligned)
+        trace_ran(TRACE_ALIGNED);
+    else
+        trace_fell_back(TRACE_ALIGNED, "the files' headers are not padded: wide loads cross lines");
     bool fits =
         pages > 0 && page > 0 && c->tensor_bytes < (uint64_t)pages * (uint64_t)page / 10 * 8;
     for (size_t i = 0; i < c->shard_count; i++) {
@@ -64,9 +72,15 @@ static void bring_into_memory(const struct checkpoint *c)
         if (fits && madvise((void *)(uintptr_t)map->data, map->length, MADV_POPULATE_READ) == 0)
             continue;
 #endif
+        populated = false;
         if (fits)
             madvise((void *)(uintptr_t)map->data, map->length, MADV_WILLNEED);
     }
+    if (populated)
+        trace_ran(TRACE_POPULATED);
+    else
+        trace_fell_back(TRACE_POPULATED, fits ? "the kernel cannot populate a mapping"
+                                              : "the weights take more than 8/10 of the memory");
 }
 
 static bool resolve_sizes(struct model_options *o, int64_t max_context, const char *folder,

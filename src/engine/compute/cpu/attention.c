@@ -2,6 +2,7 @@
  * softmax over the visible keys, gate per head, output projection, residual. */
 #include "engine/compute/cpu/backend.h"
 #include "engine/compute/cpu/machine.h"
+#include "engine/compute/trace.h"
 
 #include <math.h>
 
@@ -169,5 +170,11 @@ void compute_attention(struct compute *c, const struct attention_block *b, struc
     pool_run(c->pool, region_threads(c, cost, rows), attention_work, &g);
     if (c->meter != NULL)
         measure(&g);
+    if (rows * b->kv_heads >= pool_threads(c->pool))
+        trace_ran(TRACE_ATTENTION_GROUP);
+    else
+        trace_fell_back(TRACE_ATTENTION_GROUP,
+                        "fewer key/value heads than threads: the query heads of one are shared "
+                        "out, and its keys read by each");
     machine_float_leave(mode);
 }

@@ -2,6 +2,7 @@
 #include "engine/checkpoint/formats.h"
 #include "engine/compute/cpu/backend.h"
 #include "engine/compute/cpu/machine.h"
+#include "engine/compute/trace.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -187,14 +188,31 @@ static bool finish(struct compute *c, struct compute **out, struct error *err)
     return true;
 }
 
+static void trace_kernels(const struct cpu_kernels *chosen, enum activations a)
+{
+    const struct cpu_kernels *have[KERNELS_MAX];
+    if (chosen == have[kernels_available(have) - 1])
+        trace_ran(TRACE_BEST_KERNELS);
+    else
+        trace_fell_back(TRACE_BEST_KERNELS, "another one was asked for");
+    if (strcmp(chosen->name, "avx512") != 0)
+        trace_fell_back(TRACE_BF16_DOT, "only the avx512 kernels have it (VDPBF16PS)");
+    else if (a == ACTIVATIONS_F32)
+        trace_fell_back(TRACE_BF16_DOT, "activations are float32");
+    else
+        trace_ran(TRACE_BF16_DOT);
+}
+
 bool compute_new(const struct compute_options *options, const struct compute_shape *shape,
                  struct compute **out, struct error *err)
 {
     *out = NULL;
     const struct cpu_kernels *kernels = NULL;
     struct compute *c = NULL;
-    return kernels_choose(options->cpu, &kernels, err) &&
-           begin(kernels, options->activations, shape, NULL, options->threads, &c, err) &&
+    if (!kernels_choose(options->cpu, &kernels, err))
+        return false;
+    trace_kernels(kernels, options->activations);
+    return begin(kernels, options->activations, shape, NULL, options->threads, &c, err) &&
            finish(c, out, err);
 }
 
@@ -252,9 +270,16 @@ int region_threads(const struct compute *c, double cost, int rows)
 {
     int most = pool_threads(c->pool);
     if (c->cost_alone > 0) {
-        if (most == 1 || cost < (rows > 1 ? c->cost_awake : c->cost_alone))
+        const bool small = cost < (rows > 1 ? c->cost_awake : c->cost_alone);
+        if (small && most > 1)
+            trace_fell_back(TRACE_SHARED_REGIONS, "a block this small is faster on one thread");
+        if (most == 1 || small)
             return 1;
         most = pool_ready(c->pool, cost >= c->cost_alone);
+        if (most == 1)
+            trace_fell_back(TRACE_SHARED_REGIONS, "something else wants the cores");
+        else
+            trace_ran(TRACE_SHARED_REGIONS);
     }
     const double n = 1 + cost / c->cost_per_thread;
     return n < most ? (int)n : most;
@@ -418,8 +443,12 @@ void compute_head(struct compute *c, const struct head_block *b, int first_row, 
                                 .picks = picks == NULL ? NULL : c->picks};
     const int threads = region_threads(c, linear_jobs_cost(&h.job, 1), rows);
     pool_run(c->pool, threads, head_work, &h);
-    if (picks != NULL)
+    if (picks != NULL) {
         merge_picks(c, threads, rows, picks);
+        trace_ran(TRACE_HEAD_PICKS);
+    } else {
+        trace_fell_back(TRACE_HEAD_PICKS, "only the logits were asked for");
+    }
     if (c->meter != NULL) {
         meter_linear(c->meter, METER_HEAD, &b->output, rows);
         meter_switch(c->meter, METER_REST);

@@ -4,6 +4,7 @@
 #include "engine/checkpoint/formats.h"
 #include "engine/compute/cpu/backend.h"
 #include "engine/compute/cpu/machine.h"
+#include "engine/compute/trace.h"
 
 #include <math.h>
 #include <string.h>
@@ -275,6 +276,10 @@ void compute_ffn(struct compute *c, const struct ffn_block *b, int rows)
         cost = mlp_cost(&b->dense, 1, rows);
     }
     pool_run(c->pool, region_threads(c, cost, rows), ffn_work, &g);
+    if (b->sparse && rows > 1)
+        trace_ran(TRACE_EXPERT_UNION);
+    if (b->sparse && b->has_shared)
+        trace_ran(TRACE_SHARED_EXPERT);
     if (c->meter != NULL) {
         if (!b->sparse) {
             meter_linear(c->meter, METER_DENSE, &b->dense.gate, rows);
