@@ -3,8 +3,9 @@
  *
  *   round-bench WEIGHTS DRAFTER [POSITION [THREADS [REPEATS]]]      (300, 0: all cores, 200)
  *
- * Widths take turns, so that a busy neighbour disturbs all of them alike. A draft here has all of
- * its context; `with context` also takes in the hidden rows that a round of K rows leaves. */
+ * The rows are the model's own continuation. Widths take turns, so that a busy neighbour disturbs
+ * all of them alike. A draft here has all of its context; `with context` also takes in the hidden
+ * rows that a round of K rows leaves. */
 #include "base/clock.h"
 #include "base/number.h"
 #include "engine/decode/session.h"
@@ -30,13 +31,12 @@ static void print_series(double *seconds, int count)
     printf(" %9.1f %9.1f", seconds[0] * 1e6, seconds[count / 2] * 1e6);
 }
 
-static bool measure(struct session *s, int width, int at, struct series *out, struct error *err)
+static bool measure(struct session *s, const int32_t *tokens, int width, int at, struct series *out,
+                    struct error *err)
 {
-    int32_t tokens[WIDTHS], drafts[WIDTHS];
+    int32_t drafts[WIDTHS];
     struct head_pick next[WIDTHS];
     int count = 0;
-    for (int i = 0; i < WIDTHS; i++)
-        tokens[i] = 100 + 37 * i;
     int64_t start = clock_now_ns();
     if (!session_verify(s, tokens, width, next, err))
         return false;
@@ -63,13 +63,18 @@ static bool run(struct session *s, int position, int repeats, struct error *err)
     for (int i = 0; i < position; i++)
         prompt[i] = 50 + (i * 91) % 3000;
     bool ok = session_feed(s, prompt, (size_t)position, err);
+    /* The block is what the model goes on with: its rows choose their experts as such rows do. */
+    int32_t tokens[WIDTHS];
+    for (int i = 0; ok && i < WIDTHS; i++)
+        ok = session_argmax(s, &tokens[i], err) && session_step(s, tokens[i], err);
+    ok = ok && session_rewind(s, position, err);
     for (int w = 0; w < WIDTHS; w++) {
         double *at = seconds + 3 * (size_t)w * (size_t)repeats;
         all[w] = (struct series){at, at + repeats, at + 2 * repeats};
     }
     for (int i = 0; ok && i < repeats; i++)
         for (int w = 1; ok && w <= WIDTHS; w++)
-            ok = measure(s, w, i, &all[w - 1], err);
+            ok = measure(s, tokens, w, i, &all[w - 1], err);
     if (ok)
         printf("%5s %19s %19s %19s   (least, median; microseconds)\n", "rows", "verify", "draft",
                "with context");
