@@ -477,7 +477,7 @@ def test_ctrl_c_leaves_nothing(place, script, number):
     """While the judge waits for an engine that says nothing: both end, and no score is there."""
     up, engine = place.folder / "up", place.folder / "bench-worker"
     os.mkfifo(up)
-    engine.write_text(f"#!/bin/sh\necho $$ >{up}\nexec cat >/dev/null\n")
+    engine.write_text(f"#!/bin/sh\necho $$ >{up}\nexec cat\n")
     engine.chmod(engine.stat().st_mode | stat.S_IXUSR)
     process = place.start(script, MLXFAST_ENGINE_PATH=engine, MLXFAST_NO_SANDBOX="1")
     watch = os.pidfd_open(int(wait_for_line(up, process)))

@@ -47,7 +47,7 @@ VARIABLES = [
      "on; without it the CPU's hottest sensor is read"),
     ("MLXFAST_LOCAL_COOL_TARGET_C", BOTH, "40", "the temperature that the gate waits for"),
     ("MLXFAST_LOCAL_RUN_GUARD", BOTH, "1", "0: no lock, and no look for leftover engines"),
-    ("MLXFAST_LOCAL_RUN_LOCK_DIR", BOTH, "one folder per user, in XDG_RUNTIME_DIR or /tmp",
+    ("MLXFAST_LOCAL_RUN_LOCK_DIR", BOTH, "/tmp/mlxfast-local-run-<user id>",
      "where the lock lies; both scripts share it"),
     ("MLXFAST_LOCAL_BUILD", BOTH, "1",
      "0: never build, only say when the engine is older than its sources"),

@@ -21,10 +21,18 @@ class Interrupted(Exception):
     """A signal asked the run to stop."""
 
 
+starting = False  # a program is being started: a signal waits until it is known
+pending = None
+
+
 def on_signals():
     """Ctrl-C, and what a terminal or a supervisor sends. What was ignored before (nohup) stays so."""
 
     def handler(number, _frame):
+        global pending
+        if starting:
+            pending = number
+            return
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(each) is not signal.SIG_IGN:
                 signal.signal(each, lambda *_: None)  # one is enough: the rest is putting away
@@ -38,10 +46,15 @@ def on_signals():
 def run(arguments, cwd=None, env=None, stderr=None):
     """Runs a program in a process group of its own: (exit code, stdout as text). A signal to us is
     passed on once, and the program is waited for: it puts its engine away and writes nothing."""
+    global starting
+    starting = True
     child = subprocess.Popen([os.fspath(a) for a in arguments], cwd=cwd, env=env,
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
                              text=True, errors="replace", preexec_fn=os.setpgrp)
+    starting = False
     try:
+        if pending is not None:
+            raise Interrupted(signal.Signals(pending).name)
         out, _ = child.communicate()
     except Interrupted:
         put_away(child)
