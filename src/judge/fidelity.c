@@ -168,6 +168,18 @@ static bool judge_tail_row(const struct judge *j, int row)
            fidelity_fail(FIDELITY_rejectedRowReadoutMismatch, j->round, j->err, "row=%d", row);
 }
 
+/* A block that was cut may call drafts behind its tokens accepted: then each is what its row says.
+ */
+static bool judge_accepted_tail(const struct judge *j)
+{
+    const struct fidelity_round *r = j->r;
+    for (int row = r->count; row < r->accepted; row++)
+        if (r->drafts[row] != j->ref->verify[row].token[0] && !is_flat(j, row))
+            return fidelity_fail(FIDELITY_draftTokenBindingMismatch, j->round, j->err, "row=%d",
+                                 row);
+    return true;
+}
+
 static bool judge_tail(const struct judge *j)
 {
     const struct fidelity_round *r = j->r;
@@ -182,7 +194,7 @@ static bool judge_tail(const struct judge *j)
     for (int row = r->scored; row < r->rows; row++)
         if (!judge_tail_row(j, row))
             return false;
-    return true;
+    return judge_accepted_tail(j);
 }
 
 static bool judge_round(const struct judge *j)

@@ -99,6 +99,7 @@ def track(tmp_path_factory):
 
 # File: the name that it is refused by.
 CAUGHT = {
+    "acceptance_inflated.py": "dflash_draft_token_binding_mismatch",
     "blind_acceptance.py": "dflash_token_not_admissible",
     "counters_forged.py": "dflash_row_accounting_mismatch",
     "drafts_hidden.py": "dflash_row_accounting_mismatch",

@@ -539,6 +539,17 @@ CHANGE(tail_not_replayed, (f->refs[0].verify_count = 0, f->readouts[0][3].logit[
                            f->verify[0][2].token[0] = 60))
 CHANGE(overrun_token_other, (f->readouts[2][2].token[0] = f->tokens[2][2] = f->drafts[2][2] = 71))
 CHANGE(overrun_logit_other, f->readouts[2][3].logit[0] = 9)
+/* The last round, cut to two tokens with its three drafts accepted: what row 2 says holds draft 2. */
+static void cut(struct fixture *f)
+{
+    f->rounds[2].count = 2;
+    f->rounds[2].offset -= 2;
+}
+CHANGE(cut_round, cut(f))
+CHANGE(cut_draft_other, (cut(f), f->drafts[2][2] = 60))
+CHANGE(cut_draft_other_on_flat_row, (cut(f), f->drafts[2][2] = 60, flatten(f, 2, 2, 1)))
+CHANGE(cut_draft_other_on_steeper_row, (cut(f), f->drafts[2][2] = 60, flatten(f, 2, 2, 1.0001)))
+CHANGE(cut_draft_other_not_replayed, (cut(f), f->drafts[2][2] = 60, f->refs[2].verify_count = 0))
 CHANGE(scored_row_of_replay_other, f->verify[2][1].logit[0] = 20)
 
 static void test_tail(void **state)
@@ -563,6 +574,11 @@ static void test_tail(void **state)
         ROW(tail_not_replayed, NULL),
         ROW(overrun_token_other, "dflash_rejected_row_readout_mismatch"),
         ROW(overrun_logit_other, "dflash_rejected_row_readout_mismatch"),
+        ROW(cut_round, NULL),
+        ROW(cut_draft_other, "dflash_draft_token_binding_mismatch"),
+        ROW(cut_draft_other_on_flat_row, NULL),
+        ROW(cut_draft_other_on_steeper_row, "dflash_draft_token_binding_mismatch"),
+        ROW(cut_draft_other_not_replayed, NULL),
         ROW(scored_row_of_replay_other, NULL),
     };
     try_changes(rows, COUNT_OF(rows));
