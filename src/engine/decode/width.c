@@ -11,10 +11,12 @@ enum {
     LONGEST_WAIT = 1024,
     SERIAL_EVERY = 16
 };
-static const double margin = 1.04;        /* a draft must promise this much more than none */
-static const double prior = 0.6;          /* acceptance before anything is known */
-static const double memory_share = 0.08;  /* weight of a new acceptance */
-static const double seconds_share = 0.15; /* weight of a new time */
+static const double margin = 1.04;       /* a draft must promise this much more than none */
+static const double prior = 0.6;         /* acceptance before anything is known */
+static const double memory_share = 0.08; /* weight of a new acceptance */
+/* Times follow the middle of what is measured, by a few percent a round at most: a round in which
+ * something else had the core takes ten times as long and says nothing about its width. */
+static const double seconds_share = 0.3, seconds_reach = 0.1;
 
 void width_policy_begin(struct width_policy *p, int most)
 {
@@ -108,8 +110,10 @@ void width_policy_note(struct width_policy *p, int width, int accepted, double s
     p->last = width;
     if (p->seen[width] == 0 || (p->seen[width] < 5 && seconds < *known))
         *known = seconds; /* the first ones are cold */
-    else if (typical)
-        *known += seconds_share * ((seconds < 3 * *known ? seconds : 3 * *known) - *known);
+    else if (typical) {
+        const double most = seconds_reach * *known, off = seconds - *known;
+        *known += seconds_share * (off > most ? most : off < -most ? -most : off);
+    }
     if (p->seen[width] == 0 || typical)
         p->seen[width] += p->seen[width] < 1 << 20;
     /* Right drafts come in runs: a block that was accepted whole is followed by a wider one that is

@@ -16,8 +16,9 @@ struct compute {
     bool borrows_pool;
     struct compute_meter *meter; /* NULL: off */
     /* Costs (linear_jobs_cost) below which the caller works alone: at any time, and with several
-     * rows when other threads are awake (0: it never does); and per thread above it. */
-    double cost_alone, cost_awake, cost_per_thread;
+     * rows when other threads are awake (0: it never does); from which all share it, busy as
+     * the machine may be; and per thread. */
+    double cost_alone, cost_awake, cost_long, cost_per_thread;
     char name[64];
     void *memory; /* everything below */
 

@@ -156,6 +156,7 @@ static bool begin(const struct cpu_kernels *kernels, enum activations activation
      * that is awake answers within half of one. Single steps are left alone: what they would gain
      * is little, and keeps a core from others. */
     c->cost_awake = 8e5;
+    c->cost_long = 1e9; /* about ten milliseconds: longer than a thread waits for its core */
     c->cost_per_thread = 4e5;
     c->pool = borrowed;
     c->borrows_pool = borrowed != NULL;
@@ -275,7 +276,8 @@ int region_threads(const struct compute *c, double cost, int rows)
             trace_fell_back(TRACE_SHARED_REGIONS, "a block this small is faster on one thread");
         if (most == 1 || small)
             return 1;
-        most = pool_ready(c->pool, cost >= c->cost_alone);
+        if (cost < c->cost_long)
+            most = pool_ready(c->pool, cost >= c->cost_alone);
         if (most == 1)
             trace_fell_back(TRACE_SHARED_REGIONS, "something else wants the cores");
         else

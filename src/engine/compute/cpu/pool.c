@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,6 +21,8 @@ enum { SPIN_LOOKS = 4000, SPIN_LOOKS_CROWDED = 50, LINE = 64 };
 /* How long the caller goes on alone after a region in which it mostly waited: a worker whose core
  * something else wants is away for milliseconds at a time. Doubled while that goes on. */
 static const int64_t first_pause = 100000000, longest_pause = 3200000000;
+/* The same after the caller itself was pushed off its core, which is looked at so often. */
+static const int64_t pushed_pause = 100000000, look_every = 2000000;
 
 /* A word that one side changes and the other waits on. */
 struct gate {
@@ -47,6 +50,8 @@ struct pool {
     /* The caller's: nanoseconds asleep in this region; when it may share regions again (0: at any
      * time), and the last pause. */
     int64_t waited, alone_until, pause;
+    int64_t looked; /* when its count of involuntary switches was looked at, and that */
+    long pushed;
 };
 
 static void gate_sleep(struct gate *g, uint32_t seen)
@@ -206,9 +211,25 @@ int pool_threads(const struct pool *p)
     return p->threads;
 }
 
-int pool_ready(const struct pool *p, bool asleep_too)
+/* Where the caller has to share its core, a worker has to as well. */
+static void look_for_others(struct pool *p, int64_t now)
 {
-    if (p->alone_until != 0 && clock_now_ns() < p->alone_until)
+    struct rusage usage;
+    if (p->spin != SPIN_LOOKS || (p->looked != 0 && now - p->looked < look_every))
+        return;
+    p->looked = now;
+    if (getrusage(RUSAGE_THREAD, &usage) != 0 || usage.ru_nivcsw == p->pushed)
+        return;
+    p->pushed = usage.ru_nivcsw;
+    if (p->alone_until < now + pushed_pause)
+        p->alone_until = now + pushed_pause;
+}
+
+int pool_ready(struct pool *p, bool asleep_too)
+{
+    const int64_t now = clock_now_ns();
+    look_for_others(p, now);
+    if (now < p->alone_until)
         return 1;
     if (asleep_too)
         return p->threads;

@@ -25,9 +25,10 @@ int pool_threads(const struct pool *p);
 void pool_run(struct pool *p, int threads, pool_work *work, void *context);
 /* How many threads would start on a region at once: those that still look for work (asleep_too:
  * all, which costs the waking of those asleep). Only the caller for a while after a region in which
- * it mostly waited: then something else wants the cores, and a shared region takes as long as the
- * slowest of its threads is kept away. */
-int pool_ready(const struct pool *p, bool asleep_too);
+ * it mostly waited, and after it was pushed off its core: then something else wants the cores, and
+ * a shared region takes as long as the slowest of its threads is kept away. Where there are more
+ * threads than cores neither is news. */
+int pool_ready(struct pool *p, bool asleep_too);
 /* Inside a region: returns when every thread of the region is here; writes before it are seen by
  * all after it. */
 void pool_barrier(struct pool *p, int thread);
