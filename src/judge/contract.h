@@ -41,13 +41,15 @@ struct contract_block_decode {
 };
 
 /* What a candidate's tokens and logits may differ by from the reference's (section 7), with the
- * conditions under which that was found. Every member is declared. */
+ * conditions under which that was found. Every member but the mean is declared. */
 struct contract_fidelity {
     double near_tie_logits;
     int64_t near_tie_per_thousand, residual_per_thousand;
     double work_binding_absolute, work_binding_relative;
     /* largest_honest_drift <= work_binding_absolute < nearest_cheat */
     double largest_honest_drift, nearest_cheat;
+    bool has_work_binding_mean; /* with it: largest_honest_mean <= work_binding_mean < */
+    double work_binding_mean, largest_honest_mean, nearest_cheat_mean;
     const char *nearest_cheat_name, *machine, *measured_with;
     int64_t decode_tokens;
 };

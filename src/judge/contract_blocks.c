@@ -121,6 +121,28 @@ bool contract_read_block_decode(const struct contract_reader *root)
     return read_calibration(&r);
 }
 
+/* The mean's conditions are declared with it and not without: a number that belongs to no limit
+ * would be taken for one. */
+static bool read_mean_conditions(const struct contract_reader *r)
+{
+    static const char *const keys[] = {"largest_honest_mean", "nearest_cheat_mean"};
+    struct contract_fidelity *f = &r->c->fidelity;
+    if (!f->has_work_binding_mean) {
+        for (size_t i = 0; i < COUNT_OF(keys); i++)
+            if (contract_has(r, keys[i]))
+                return contract_refuse_value(r, keys[i], "needs fidelity.work_binding_mean");
+        return true;
+    }
+    if (!is_whole(r, keys, COUNT_OF(keys)) ||
+        !contract_get_real(r, keys[0], CONTRACT_REAL_NOT_NEGATIVE, &f->largest_honest_mean) ||
+        !contract_get_real(r, keys[1], CONTRACT_REAL_POSITIVE, &f->nearest_cheat_mean))
+        return false;
+    if (f->largest_honest_mean > f->work_binding_mean)
+        return contract_refuse_value(r, keys[0], "must be fidelity.work_binding_mean at most");
+    return f->nearest_cheat_mean > f->work_binding_mean ||
+           contract_refuse_value(r, keys[1], "must be above fidelity.work_binding_mean");
+}
+
 /* A tolerance is believed with what it was measured on, and only where it separates (section 17:
  * an honest run near it and a cheat beyond it). */
 static bool read_conditions(const struct contract_reader *outer)
@@ -141,8 +163,24 @@ static bool read_conditions(const struct contract_reader *outer)
         return false;
     if (f->largest_honest_drift > f->work_binding_absolute)
         return contract_refuse_value(&r, keys[0], "must be fidelity.work_binding_absolute at most");
-    return f->nearest_cheat > f->work_binding_absolute ||
-           contract_refuse_value(&r, keys[1], "must be above fidelity.work_binding_absolute");
+    if (f->nearest_cheat <= f->work_binding_absolute)
+        return contract_refuse_value(&r, keys[1], "must be above fidelity.work_binding_absolute");
+    return read_mean_conditions(&r);
+}
+
+/* Optional: how far the rows may be from the reference's on average. No mean exceeds the largest of
+ * what it is made of. */
+static bool read_mean(const struct contract_reader *r)
+{
+    static const char key[] = "work_binding_mean";
+    struct contract_fidelity *f = &r->c->fidelity;
+    f->has_work_binding_mean = contract_has(r, key);
+    if (!f->has_work_binding_mean)
+        return true;
+    if (!contract_get_real(r, key, CONTRACT_REAL_POSITIVE, &f->work_binding_mean))
+        return false;
+    return f->work_binding_mean <= f->work_binding_absolute ||
+           contract_refuse_value(r, key, "must be work_binding_absolute at most");
 }
 
 bool contract_read_fidelity(const struct contract_reader *root)
@@ -165,6 +203,8 @@ bool contract_read_fidelity(const struct contract_reader *root)
         return false;
     if (f->work_binding_relative >= RELATIVE_END)
         return contract_refuse_value(&r, keys[4], "must be below 2, which no difference exceeds");
+    if (!read_mean(&r))
+        return false;
     c->has_fidelity = true;
     return read_conditions(&r);
 }

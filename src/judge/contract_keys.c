@@ -92,12 +92,16 @@ static const char *const block_decode_keys[] = {"protocol",
                                                 "calibration"};
 static const char *const calibration_keys[] = {"serial_seconds_per_token", "band", "decode_tokens",
                                                "machine"};
-static const char *const fidelity_keys[] = {"near_tie_logits",       "near_tie_per_thousand",
-                                            "residual_per_thousand", "work_binding_absolute",
-                                            "work_binding_relative", "conditions"};
+static const char *const fidelity_keys[] = {"near_tie_logits",
+                                            "near_tie_per_thousand",
+                                            "residual_per_thousand",
+                                            "work_binding_absolute",
+                                            "work_binding_relative",
+                                            "work_binding_mean",
+                                            "conditions"};
 static const char *const condition_keys[] = {
-    "largest_honest_drift", "nearest_cheat", "nearest_cheat_name",
-    "decode_tokens",        "machine",       "measured_with"};
+    "largest_honest_drift", "nearest_cheat",       "nearest_cheat_name", "decode_tokens", "machine",
+    "measured_with",        "largest_honest_mean", "nearest_cheat_mean"};
 
 static const struct {
     const char *const *keys;

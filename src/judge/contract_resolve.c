@@ -183,7 +183,9 @@ bool contract_fidelity_limits(const struct contract *c, struct fidelity_limits *
                                     .near_tie_per_thousand = c->fidelity.near_tie_per_thousand,
                                     .residual_per_thousand = c->fidelity.residual_per_thousand,
                                     .absolute = c->fidelity.work_binding_absolute,
-                                    .relative = c->fidelity.work_binding_relative};
+                                    .relative = c->fidelity.work_binding_relative,
+                                    .has_mean = c->fidelity.has_work_binding_mean,
+                                    .mean = c->fidelity.work_binding_mean};
     return true;
 }
 

@@ -286,6 +286,12 @@ static void explain_fidelity(const struct page *p, const struct contract *c)
               "%.10g of their size, both (`dflash_work_binding_logit_mismatch`, "
               "`dflash_rejected_row_readout_mismatch`).",
               f->work_binding_absolute, f->work_binding_relative);
+    if (f->has_work_binding_mean)
+        page_item(p,
+                  "On average over a run's scored rows they may differ by %.10g at most, where "
+                  "there are %d comparisons or more, two a token "
+                  "(`dflash_work_binding_logit_mismatch`).",
+                  f->work_binding_mean, FIDELITY_MEAN_LEAST);
     struct buffer machine = {0}, cheat = {0}, how = {0};
     page_quote(&machine, f->machine);
     page_quote(&cheat, f->nearest_cheat_name);
@@ -295,6 +301,11 @@ static void explain_fidelity(const struct page *p, const struct contract *c)
               "at most; the nearest cheat (`%s`) differs by %.10g.",
               how.data, machine.data, f->decode_tokens, f->largest_honest_drift, cheat.data,
               f->nearest_cheat);
+    if (f->has_work_binding_mean)
+        page_item(p,
+                  "Measured likewise, on average: honest builds %.10g at most, the nearest cheat "
+                  "%.10g.",
+                  f->largest_honest_mean, f->nearest_cheat_mean);
     buffer_free(&machine);
     buffer_free(&cheat);
     buffer_free(&how);

@@ -1,7 +1,9 @@
 /* A finished run against a reference that has walked the same chain: the admissibility ladder, work
- * binding, the rows behind the tokens, the budgets (dflash-track.md section 7). Every comparison
- * with a tolerance is written so that what is not a number fails it. */
+ * binding, the rows behind the tokens, the mean, the budgets (dflash-track.md section 7). Every
+ * comparison with a tolerance is written so that what is not a number fails it. */
 #include "judge/fidelity.h"
+
+#include "base/stats.h"
 
 #include <math.h>
 
@@ -217,6 +219,17 @@ static bool judge_round(const struct judge *j)
     return judge_tail(j);
 }
 
+/* Rounding errors of another order fall at random; what leaves something out errs everywhere. */
+static bool judge_mean(const struct fidelity_limits *l, const struct fidelity_run *run,
+                       const struct fidelity_judgement *out, struct error *err)
+{
+    const int64_t n = out->counts.binding_comparisons;
+    return !l->has_mean || n < FIDELITY_MEAN_LEAST ||
+           stats_mean(out->deltas, (size_t)n) <= l->mean ||
+           fidelity_fail(FIDELITY_workBindingLogitMismatch, run->round_count, err, "mean_over=%lld",
+                         (long long)n);
+}
+
 static bool judge_budgets(const struct fidelity_limits *l, const struct fidelity_run *run,
                           const struct fidelity_counts *n, struct error *err)
 {
@@ -259,5 +272,5 @@ bool fidelity_judge(const struct fidelity_limits *l, const struct fidelity_run *
         if (!judge_round(&j))
             return false;
     }
-    return judge_budgets(l, run, &out->counts, err);
+    return judge_mean(l, run, out, err) && judge_budgets(l, run, &out->counts, err);
 }

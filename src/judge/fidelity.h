@@ -94,7 +94,12 @@ struct fidelity_limits {
     int64_t near_tie_per_thousand; /* budget, of the tokens given */
     int64_t residual_per_thousand; /* budget of tokens that are the reference's second only */
     double absolute, relative;     /* a readout may differ by both at most, not by either */
+    bool has_mean;
+    double mean; /* of all scored rows' absolute differences, from FIDELITY_MEAN_LEAST on */
 };
+/* Comparisons, two a token. Fewer are too few for a mean to be told from chance
+ * (docs/calibration.md: how far the mean of a short run swings). */
+enum { FIDELITY_MEAN_LEAST = 128 };
 /* max(1, ceil(tokens * per_thousand / 1000)); 0 when per_thousand is 0. */
 int64_t fidelity_budget(int64_t per_thousand, int64_t tokens);
 
@@ -173,9 +178,9 @@ struct fidelity_judgement {
     int *delta_widths;                /* the width of each one's round */
 };
 /* Judges round after round: the structure once more, the ladder, work binding, the rejected tail;
- * then the budgets. The first violation ends it. references [run->round_count]. Deltas are two a
- * row. Everything that it makes is in the arena. A reference that contradicts itself or is not
- * finite is no violation: ReferenceInvalid. */
+ * then the mean and the budgets. The first violation ends it. references [run->round_count]. Deltas
+ * are two a row. Everything that it makes is in the arena. A reference that contradicts itself or
+ * is not finite is no violation: ReferenceInvalid. */
 bool fidelity_judge(const struct fidelity_limits *l, const struct fidelity_run *run,
                     const struct fidelity_reference_round *references, struct arena *a,
                     struct fidelity_judgement *out, struct error *err);

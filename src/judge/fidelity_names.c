@@ -54,9 +54,9 @@ static const char *const categories[] = {
 };
 
 /* The counts that fidelity_fail's callers tell. */
-static const char *const counts_told[] = {"round",     "row",       "width",  "tokens",   "rows",
-                                          "accepted",  "rejected",  "drafts", "readouts", "wanted",
-                                          "near_ties", "residuals", "budget", "total"};
+static const char *const counts_told[] = {
+    "round",    "row",    "width",     "tokens",    "rows",   "accepted", "rejected", "drafts",
+    "readouts", "wanted", "near_ties", "residuals", "budget", "total",    "mean_over"};
 
 /* A longer number could carry more of a hidden prompt than a count has need to. */
 enum { COUNT_DIGITS_MAX = 4 };

@@ -27,9 +27,11 @@ static const char whole[] =
     "\"decode_tokens\":512,\"machine\":\"m5-bench\"}},"
     "\"fidelity\":{\"near_tie_logits\":4.875,\"near_tie_per_thousand\":40,"
     "\"residual_per_thousand\":5,\"work_binding_absolute\":4.75,\"work_binding_relative\":0.25,"
-    "\"conditions\":{\"largest_honest_drift\":4.625,\"nearest_cheat\":5.0,"
+    "\"work_binding_mean\":0.5,\"conditions\":{\"largest_honest_drift\":4.625,\"nearest_cheat\":5."
+    "0,"
     "\"nearest_cheat_name\":\"fewer experts\",\"decode_tokens\":256,\"machine\":\"box\","
-    "\"measured_with\":\"benchd calibrate-fidelity --tokens 256\"}}}";
+    "\"measured_with\":\"benchd calibrate-fidelity --tokens 256\","
+    "\"largest_honest_mean\":0.375,\"nearest_cheat_mean\":0.75}}}";
 
 /* "a.b.c" = value in the object; value NULL: left out. */
 static void set_member(json_t *root, const char *path, const char *value)
@@ -102,10 +104,34 @@ static void test_every_member_is_read(void **state)
     assert_int_equal(l.vocab_size, 4096);
     assert_true(l.near_tie_logits == 4.875 && l.absolute == 4.75 && l.relative == 0.25);
     assert_true(l.near_tie_per_thousand == 40 && l.residual_per_thousand == 5);
+    assert_true(f->has_work_binding_mean && f->work_binding_mean == 0.5);
+    assert_true(f->largest_honest_mean == 0.375 && f->nearest_cheat_mean == 0.75);
+    assert_true(l.has_mean && l.mean == 0.5);
     contract_free(c);
     assert_true(parse_with("block_decode.calibration", NULL, NULL, NULL, &c, &err));
     assert_true(c->has_block_decode && !c->block_decode.has_calibration);
     contract_free(c);
+}
+
+static void test_a_mean_need_not_be_declared(void **state)
+{
+    (void)state;
+    static const char *const members[] = {"largest_honest_mean", "nearest_cheat_mean"};
+    json_t *root = json_loads(whole, 0, NULL);
+    json_t *fidelity = json_object_get(root, "fidelity");
+    json_object_del(fidelity, "work_binding_mean");
+    for (size_t i = 0; i < COUNT_OF(members); i++)
+        json_object_del(json_object_get(fidelity, "conditions"), members[i]);
+    char *text = json_dumps(root, JSON_REAL_PRECISION(17));
+    struct contract *c;
+    struct fidelity_limits l;
+    struct error err;
+    assert_true(contract_parse("c", text, strlen(text), NULL, &c, &err));
+    assert_true(contract_fidelity_limits(c, &l, &err));
+    assert_false(c->fidelity.has_work_binding_mean || l.has_mean);
+    contract_free(c);
+    free(text);
+    json_decref(root);
 }
 
 static void test_undeclared_groups_are_refused_by_name(void **state)
@@ -178,6 +204,13 @@ static void test_limits(void **state)
         {"fidelity.work_binding_absolute", "4.625", "-1"},
         {"fidelity.work_binding_relative", "0", "-0.001"},
         {"fidelity.work_binding_relative", "1.999", "2"},
+        {"fidelity.work_binding_mean", "0.375", "0"},
+        {"fidelity.work_binding_mean", "0.5", "4.751"},
+        {"fidelity.work_binding_mean", "0.5", "null"},
+        {"fidelity.conditions.largest_honest_mean", "0.5", "0.501"},
+        {"fidelity.conditions.largest_honest_mean", "0", "-1"},
+        {"fidelity.conditions.nearest_cheat_mean", "0.501", "0.5"},
+        {"fidelity.conditions.nearest_cheat_mean", "9", "0"},
         {"fidelity.conditions.largest_honest_drift", "4.75", "4.751"},
         {"fidelity.conditions.largest_honest_drift", "0", "-1"},
         {"fidelity.conditions.nearest_cheat", "4.751", "4.75"},
@@ -229,6 +262,11 @@ static void test_members_against_each_other(void **state)
          "fidelity.conditions.nearest_cheat"},
         {"fidelity.work_binding_absolute", "5.0", "fidelity.conditions.nearest_cheat", "5.001",
          NULL},
+        {"fidelity.work_binding_mean", "4.75", "fidelity.conditions.nearest_cheat_mean", "4.751",
+         NULL},
+        {"fidelity.work_binding_mean", NULL, NULL, NULL, "fidelity.conditions.largest_honest_mean"},
+        {"fidelity.work_binding_mean", NULL, "fidelity.conditions.largest_honest_mean", NULL,
+         "fidelity.conditions.nearest_cheat_mean"},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct contract *c;
@@ -267,7 +305,7 @@ static void test_half_a_group_is_refused(void **state)
             char path[128];
             struct contract *c;
             struct error err;
-            if (strcmp(key, "calibration") == 0)
+            if (strcmp(key, "calibration") == 0 || strcmp(key, "work_binding_mean") == 0)
                 continue;
             snprintf(path, sizeof path, "%s%s%s.%s", groups[g][0], groups[g][1] ? "." : "",
                      groups[g][1] ? groups[g][1] : "", key);
@@ -278,7 +316,7 @@ static void test_half_a_group_is_refused(void **state)
             tried++;
         }
     }
-    assert_int_equal(tried, 12 + 4 + 6 + 6);
+    assert_int_equal(tried, 12 + 4 + 6 + 8);
     static const char *const empty[] = {"block_decode", "fidelity", "block_decode.calibration",
                                         "fidelity.conditions"};
     for (size_t i = 0; i < COUNT_OF(empty); i++) {
@@ -302,6 +340,8 @@ static void test_unknown_keys_name_the_nearest(void **state)
         {"block_decode.blok_size", "block_size"},
         {"block_decode.calibration.bands", "band"},
         {"fidelity.residual_per_thousands", "residual_per_thousand"},
+        {"fidelity.work_binding_meen", "work_binding_mean"},
+        {"fidelity.conditions.largest_honest_meen", "largest_honest_mean"},
         {"fidelity.conditions.nearest_cheet", "nearest_cheat"},
         {"block_decod", "block_decode"},
         {"fidelty", "fidelity"},
@@ -329,6 +369,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_member_is_read),
+        cmocka_unit_test(test_a_mean_need_not_be_declared),
         cmocka_unit_test(test_undeclared_groups_are_refused_by_name),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_members_against_each_other),

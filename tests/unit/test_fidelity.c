@@ -539,7 +539,8 @@ CHANGE(tail_not_replayed, (f->refs[0].verify_count = 0, f->readouts[0][3].logit[
                            f->verify[0][2].token[0] = 60))
 CHANGE(overrun_token_other, (f->readouts[2][2].token[0] = f->tokens[2][2] = f->drafts[2][2] = 71))
 CHANGE(overrun_logit_other, f->readouts[2][3].logit[0] = 9)
-/* The last round, cut to two tokens with its three drafts accepted: what row 2 says holds draft 2. */
+/* The last round, cut to two tokens with its three drafts accepted: what row 2 says holds draft 2.
+ */
 static void cut(struct fixture *f)
 {
     f->rounds[2].count = 2;
@@ -755,6 +756,74 @@ static void test_budgets_of_runs(void **state)
     }
 }
 
+/* ---- The mean ---- */
+
+/* A run of n rounds of one token whose first logits lie so far off, the last one's farther. */
+struct drifting {
+    int64_t tokens;
+    double each, last;
+    bool limited;
+    bool good;
+};
+
+static void try_drifting(const struct drifting *d)
+{
+    struct arena a = {0};
+    struct fidelity_judgement out;
+    struct fixture f;
+    struct error err = {0};
+    build(&f);
+    f.limits.has_mean = d->limited;
+    f.limits.mean = 0.0625;
+    f.run.wanted = d->tokens;
+    f.run.round_count = (size_t)d->tokens;
+    f.run.rounds = arena_array(&a, f.run.round_count, sizeof *f.run.rounds);
+    struct fidelity_reference_round *refs = arena_array(&a, f.run.round_count, sizeof *refs);
+    struct fidelity_readout *own = arena_array(&a, f.run.round_count, sizeof *own);
+    for (int64_t i = 0; i < d->tokens; i++) {
+        own[i] = f.readouts[1][0];
+        own[i].logit[0] += i + 1 < d->tokens ? d->each : d->last;
+        f.run.rounds[i] = f.rounds[1];
+        f.run.rounds[i].readouts = &own[i];
+        f.run.rounds[i].offset = SEEDS + i + 1;
+        refs[i] = f.refs[1];
+    }
+    if (fidelity_judge(&f.limits, &f.run, refs, &a, &out, &err) != d->good)
+        fail_msg("%lld tokens, %g and %g: %s", (long long)d->tokens, d->each, d->last, err.message);
+    if (!d->good) {
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, ": round=%lld mean_over=%lld", (long long)d->tokens,
+                 2 * (long long)d->tokens);
+        assert_string_equal(err.name, "dflash_work_binding_logit_mismatch");
+        assert_non_null(strstr(err.message, wanted));
+        assert_string_equal(strstr(err.message, ": round="), wanted);
+    }
+    arena_free(&a);
+}
+
+/* Two comparisons a token, of which the second differs by nothing: the mean is half of each. */
+static void test_mean(void **state)
+{
+    (void)state;
+    static const struct drifting rows[] = {
+        {64, 0.125, 0.125, true, true},
+        {64, 0.125, 0.12501, true, false},
+        {512, 0.125, 0.125, true, true},
+        {512, 0.125, 0.126, true, false},
+        {512, -0.125, -0.125, true, true},
+        {512, -0.1251, -0.1251, true, false},
+        {64, 0.5, 0.5, true, false},
+        {63, 0.5, 0.5, true, true},
+        {64, 0, 0.5, true, true},
+        {512, 0.5, 0.5, false, true},
+        {2 * 64, 0.1875, 0.1875, true, false},
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        try_drifting(&rows[i]);
+    const int64_t least = FIDELITY_MEAN_LEAST;
+    assert_int_equal(least, 2 * 64);
+}
+
 /* ---- Widths and times ---- */
 
 static void test_splitmix64(void **state)
@@ -845,6 +914,7 @@ int main(void)
         cmocka_unit_test(test_reference_must_be_sound),
         cmocka_unit_test(test_budgets),
         cmocka_unit_test(test_budgets_of_runs),
+        cmocka_unit_test(test_mean),
         cmocka_unit_test(test_splitmix64),
         cmocka_unit_test(test_schedule),
         cmocka_unit_test(test_latency),
