@@ -208,6 +208,27 @@ bool file_is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+static bool same_inode(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+bool file_is_same(const char *a, const char *b)
+{
+    if (same_inode(a, b))
+        return true;
+    const char *name_a = path_basename(a), *name_b = path_basename(b);
+    if (strcmp(name_a, name_b) != 0)
+        return false;
+    struct arena scratch = {0};
+    const char *in_a = name_a > a ? arena_strndup(&scratch, a, (size_t)(name_a - a)) : ".";
+    const char *in_b = name_b > b ? arena_strndup(&scratch, b, (size_t)(name_b - b)) : ".";
+    const bool same = same_inode(in_a, in_b);
+    arena_free(&scratch);
+    return same;
+}
+
 bool file_make_directories(const char *path, struct error *err)
 {
     char *copy = memory_strdup(path);

@@ -35,6 +35,8 @@ bool file_write_atomic(const char *path, const void *data, size_t length, struct
  * opening it says why. */
 bool file_exists(const char *path);
 bool file_is_directory(const char *path); /* follows links */
+/* Both names lead to one file, one that is not there yet included. */
+bool file_is_same(const char *a, const char *b);
 bool file_make_directories(const char *path, struct error *err);
 char *path_join(struct arena *a, const char *folder, const char *name);
 const char *path_basename(const char *path); /* points into path */

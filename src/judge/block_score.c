@@ -107,7 +107,7 @@ static void set_tripwire(struct score_document *d, const struct block_score_inpu
 static void set_legs(struct score_document *d, const struct block_score_inputs *in)
 {
     int64_t accepted = 0, rejected = 0, rounds = 0, residual = 0;
-    bool matched = true, trained = true;
+    bool matched = true, trained = true, own = false;
     double seconds = 0;
     for (size_t i = 0; i < in->pair_count; i++) {
         const struct block_report *b = &in->benchmarks[i];
@@ -117,12 +117,14 @@ static void set_legs(struct score_document *d, const struct block_score_inputs *
         residual += b->residual;
         matched = matched && b->all_matched;
         trained = trained && b->trained_drafter;
+        own = own || b->own_reference;
         seconds += b->decode_seconds + in->probes[i].decode_seconds;
     }
     const int64_t drafted = accepted + rejected;
     const double rate = drafted > 0 ? (double)accepted / (double)drafted : 0;
     score_set_bool(d, "all_tokens_matched", matched);
     score_set_bool(d, "uses_trained_drafter", trained);
+    score_set_text(d, "reference_engine", own ? BLOCK_OWN_REFERENCE : BLOCK_OTHER_REFERENCE);
     score_set_number(d, "accepted_draft_rate", rate);
     score_set_int(d, "residual_divergence_count", residual);
     score_set_int(d, "spec_rounds", rounds);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "judge/block_pairs.h"
 #include "judge/contract.h"
+#include "judge/fidelity.h"
 #include "judge/score.h"
 
 #include <jansson.h>
@@ -17,13 +18,20 @@
 
 /* ---- Reports of legs (the objects that dflash_report.h writes) ---- */
 
+/* reference_engine, where the reference's program is the candidate's, byte for byte, or another. */
+#define BLOCK_OWN_REFERENCE "the engine itself"
+#define BLOCK_OTHER_REFERENCE "another engine"
+
 struct block_report {
     const char *error; /* a leg that failed: nothing below but tokens and block_size is told */
     int64_t tokens, block_size;
     double seconds_per_token, decode_seconds;
     int64_t seed_count, rounds, accepted, rejected, residual;
-    double accepted_rate;
+    double accepted_rate, longest; /* of its requests, in seconds */
     bool all_matched, trained_drafter;
+    bool own_reference;    /* the engine was judged by itself */
+    const char *drafter;   /* digests of what ran */
+    const char *weights;
 };
 /* What a report must agree with. */
 struct block_report_rules {
@@ -31,9 +39,11 @@ struct block_report_rules {
     int64_t tokens;                            /* configured */
     int64_t least_block_size, most_block_size; /* 1, 1: the serial control */
     int64_t seed_count;                        /* the golden's */
-    double absolute, relative;                 /* the contract's tolerances: not widened */
+    const char *golden_sha256;
+    struct fidelity_limits limits; /* the contract's: tolerances not widened, budgets */
 };
-/* Closed objects, every key there, types, finite numbers, sums. Errors: BLOCK-REPORT-INVALID (file
+/* Closed objects, every key there, types, finite numbers; whatever follows from other members, the
+ * rules or the limits is worked out again. Errors: BLOCK-REPORT-INVALID (file
  * and field), DECODE-TOKENS-MISMATCH. Texts are copied to the arena. */
 bool block_report_parse(const char *path, const char *data, size_t length,
                         const struct block_report_rules *rules, struct arena *a,

@@ -5,6 +5,7 @@
 #include "base/json.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
@@ -20,7 +21,7 @@ struct report_key {
     bool optional;
 };
 
-/* dflash-track.md section 9, and reference_engine, a key of ours. */
+/* dflash-track.md section 9, and the last four, keys of ours. */
 static const struct report_key report_keys[] = {
     {"track_id", REPORT_TEXT, false},
     {"official_score_produced", REPORT_FLAG, false},
@@ -63,6 +64,9 @@ static const struct report_key report_keys[] = {
     {"work_binding_comparison_widths", REPORT_LIST, true},
     {"max_over_median_round_latency", REPORT_REAL, true},
     {"reference_engine", REPORT_TEXT, false},
+    {"golden_sha256", REPORT_TEXT, false},
+    {"weights_sha256", REPORT_TEXT, false},
+    {"drafter_sha256", REPORT_TEXT, false},
 };
 static const struct report_key failure_keys[] = {
     {"track_id", REPORT_TEXT, false},    {"official_score_produced", REPORT_FLAG, false},
@@ -150,9 +154,20 @@ static bool flag_at(const struct reader *r, const char *key)
     return json_is_true(json_object_get(r->object, key));
 }
 
+static const char *text_at(const struct reader *r, const char *key)
+{
+    return json_string_value(json_object_get(r->object, key));
+}
+
 static bool is_near(double a, double b)
 {
-    return fabs(a - b) <= ROUNDING * fmax(fabs(a), fabs(b));
+    return isfinite(a) && isfinite(b) && fabs(a - b) <= ROUNDING * fmax(fabs(a), fabs(b));
+}
+
+/* a is b at most, but for rounding. */
+static bool is_within(double a, double b)
+{
+    return a <= b || is_near(a, b);
 }
 
 /* What every report says of its leg, a failed one too. */
@@ -189,8 +204,8 @@ static bool check_sums(const struct reader *r)
         return refuse(r, "admissible_exact_count", "and its like do not add up to the tokens");
     if (flag_at(r, "all_tokens_matched") != (matched == tokens))
         return refuse(r, "all_tokens_matched", "contradicts the counts");
-    if (count_at(r, "reference_checked_row_total") < tokens)
-        return refuse(r, "reference_checked_row_total", "is below the tokens");
+    if (count_at(r, "reference_checked_row_total") != tokens)
+        return refuse(r, "reference_checked_row_total", "is not the tokens");
     if (count_at(r, "target_tail_total") != count_at(r, "round_count"))
         return refuse(r, "target_tail_total", "is not round_count");
     if (drafted + count_at(r, "target_tail_total") != count_at(r, "declared_rows_total"))
@@ -198,8 +213,86 @@ static bool check_sums(const struct reader *r)
     if (!is_near(real_at(r, "accepted_draft_rate"),
                  drafted > 0 ? (double)accepted / (double)drafted : 0))
         return refuse(r, "accepted_draft_rate", "contradicts the counts");
+    /* A round gives one token at least, and no more than one behind its accepted drafts. */
+    if (count_at(r, "round_count") > tokens || count_at(r, "round_count") + accepted < tokens)
+        return refuse(r, "round_count", "cannot have given the tokens");
+    if (count_at(r, "declared_rows_total") > count_at(r, "round_count") * count_at(r, "block_size"))
+        return refuse(r, "declared_rows_total", "is more than the rounds can hold");
     return count_at(r, "target_cache_offset_final") == count_at(r, "seed_token_count") + tokens ||
            refuse(r, "target_cache_offset_final", "is not the seed and the tokens");
+}
+
+/* Every block is replayed, every row compared: nothing was left out. */
+static bool check_comparisons(const struct reader *r)
+{
+    const int64_t tokens = count_at(r, "decode_token_count");
+    const int64_t behind = count_at(r, "declared_rows_total") - tokens;
+    if (count_at(r, "verify_block_replayed_round_count") != count_at(r, "round_count"))
+        return refuse(r, "verify_block_replayed_round_count", "is not round_count");
+    if (count_at(r, "rejected_rows_reference_checked") != behind)
+        return refuse(r, "rejected_rows_reference_checked", "is not the rows behind the tokens");
+    if (count_at(r, "rejected_tail_comparison_count") != 2 * behind)
+        return refuse(r, "rejected_tail_comparison_count", "is not two for each row");
+    return count_at(r, "work_binding_comparison_count") == 2 * tokens ||
+           refuse(r, "work_binding_comparison_count", "is not two for each token");
+}
+
+/* A leg whose report says otherwise would have failed. */
+static bool check_limits(const struct reader *r, const struct fidelity_limits *l)
+{
+    static const struct {
+        const char *less, *more;
+    } orders[] = {{"mean_top2_logit_delta", "max_top2_logit_delta"},
+                  {"p50_top2_logit_delta", "p99_top2_logit_delta"},
+                  {"p99_top2_logit_delta", "max_top2_logit_delta"},
+                  {"p99_top2_logit_relative_delta", "max_top2_logit_relative_delta"},
+                  {"max_top2_logit_delta", "work_binding_tolerance_absolute"},
+                  {"max_rejected_tail_logit_delta", "work_binding_tolerance_absolute"},
+                  {"max_top2_logit_relative_delta", "work_binding_tolerance_relative"},
+                  {"p50_block_request_seconds", "max_block_request_seconds"},
+                  {"max_block_request_seconds", "decode_seconds"}};
+    const int64_t tokens = count_at(r, "decode_token_count");
+    for (size_t i = 0; i < COUNT_OF(orders); i++)
+        if (!is_within(real_at(r, orders[i].less), real_at(r, orders[i].more))) {
+            char what[80];
+            snprintf(what, sizeof what, "is above %s", orders[i].more);
+            return refuse(r, orders[i].less, what);
+        }
+    if (count_at(r, "admissible_near_tie_count") >
+        fidelity_budget(l->near_tie_per_thousand, tokens))
+        return refuse(r, "admissible_near_tie_count", "is above the contract's budget");
+    return count_at(r, "residual_divergence_count") <=
+               fidelity_budget(l->residual_per_thousand, tokens) ||
+           refuse(r, "residual_divergence_count", "is above the contract's budget");
+}
+
+/* From the middle of the sorted times on each is the median at least, and one is the longest. */
+static bool check_latency(const struct reader *r)
+{
+    const double median = real_at(r, "p50_block_request_seconds");
+    const double longest = real_at(r, "max_block_request_seconds");
+    const int64_t rounds = count_at(r, "round_count");
+    const json_t *ratio = json_object_get(r->object, "max_over_median_round_latency");
+    if (!is_within(longest + median * (double)(rounds - rounds / 2 - 1),
+                   real_at(r, "decode_seconds")))
+        return refuse(r, "p50_block_request_seconds", "is more than the rounds' time allows");
+    return ratio == NULL ||
+           (median > 0 && is_near(json_number_value(ratio), longest / median)) ||
+           refuse(r, "max_over_median_round_latency", "contradicts the times");
+}
+
+/* What ran, and who judged it. */
+static bool check_origin(const struct reader *r, const struct block_report_rules *rules)
+{
+    const char *by = text_at(r, "reference_engine");
+    if (strcmp(by, BLOCK_OWN_REFERENCE) != 0 && strcmp(by, BLOCK_OTHER_REFERENCE) != 0)
+        return refuse(r, "reference_engine", "is neither of the two");
+    if (strcmp(text_at(r, "golden_sha256"), rules->golden_sha256) != 0)
+        return refuse(r, "golden_sha256", "is of another golden");
+    if (!text_is_lower_hex(text_at(r, "weights_sha256"), 64))
+        return refuse(r, "weights_sha256", "is no SHA-256");
+    return text_is_lower_hex(text_at(r, "drafter_sha256"), 64) ||
+           refuse(r, "drafter_sha256", "is no SHA-256");
 }
 
 static bool check_times_and_rules(const struct reader *r, const struct block_report_rules *rules)
@@ -216,8 +309,8 @@ static bool check_times_and_rules(const struct reader *r, const struct block_rep
     /* A widened tolerance is for looking, not for scoring (section 9). */
     if (json_object_get(r->object, "work_binding_logit_deltas") ||
         json_object_get(r->object, "work_binding_comparison_widths") ||
-        real_at(r, "work_binding_tolerance_absolute") != rules->absolute ||
-        real_at(r, "work_binding_tolerance_relative") != rules->relative)
+        real_at(r, "work_binding_tolerance_absolute") != rules->limits.absolute ||
+        real_at(r, "work_binding_tolerance_relative") != rules->limits.relative)
         return refuse(r, "work_binding_tolerance_absolute",
                       "or its relative one is not the contract's");
     return true;
@@ -240,7 +333,8 @@ static bool read_report(const struct reader *r, const struct block_report_rules 
         out->error = arena_strdup(a, error);
         return true;
     }
-    if (!check_sums(r) || !check_times_and_rules(r, rules))
+    if (!check_sums(r) || !check_times_and_rules(r, rules) || !check_comparisons(r) ||
+        !check_limits(r, &rules->limits) || !check_latency(r) || !check_origin(r, rules))
         return false;
     out->seconds_per_token = real_at(r, "parent_measured_seconds_per_token");
     out->decode_seconds = real_at(r, "decode_seconds");
@@ -250,6 +344,10 @@ static bool read_report(const struct reader *r, const struct block_report_rules 
     out->rejected = count_at(r, "rejected_draft_total");
     out->residual = count_at(r, "residual_divergence_count");
     out->accepted_rate = real_at(r, "accepted_draft_rate");
+    out->longest = real_at(r, "max_block_request_seconds");
+    out->own_reference = strcmp(text_at(r, "reference_engine"), BLOCK_OWN_REFERENCE) == 0;
+    out->weights = arena_strdup(a, text_at(r, "weights_sha256"));
+    out->drafter = arena_strdup(a, text_at(r, "drafter_sha256"));
     out->all_matched = flag_at(r, "all_tokens_matched");
     out->trained_drafter = flag_at(r, "uses_trained_drafter");
     return true;
@@ -301,6 +399,9 @@ bool block_tripwire_parse(const char *path, const char *data, size_t length,
         const struct reader entry = {path, json_array_get(list, i), err};
         ok = check_keys(&entry, divergence_keys, COUNT_OF(divergence_keys));
     }
+    if (ok && flag_at(&r, "passed") &&
+        (count_at(&r, "case_count") == 0 || *text_at(&r, "error") != '\0'))
+        ok = refuse(&r, "passed", "is contradicted: nothing was compared, or it failed");
     if (ok)
         *out = (struct block_tripwire_report){.passed = flag_at(&r, "passed"),
                                               .case_count = count_at(&r, "case_count"),

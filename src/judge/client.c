@@ -191,12 +191,14 @@ static const char *engine_text(const char *text, struct buffer *out)
     return out->data != NULL ? out->data : "";
 }
 
-static bool decode_reply(struct arena *a, bool block, const char *line, size_t length,
-                         struct wire_response *out, struct error *err)
+static bool decode_reply(struct arena *a, bool block, bool withhold, const char *line,
+                         size_t length, struct wire_response *out, struct error *err)
 {
     if (block ? wire_block_response_decode(a, line, length, out, err)
               : wire_response_decode(a, line, length, out, err))
         return true;
+    if (withhold)
+        return error_set(err, "Json", "engine response line could not be decoded");
     if (err != NULL) { /* the decoder's message may repeat a key */
         struct buffer text = {0};
         const struct error inner = *err;
@@ -255,7 +257,7 @@ static bool read_hello(struct client *c, struct error *err)
     size_t length;
     int64_t end_ns;
     if (!read_object(c, &rules, &line, &length, &end_ns, err) ||
-        !decode_reply(&c->session, false, line, length, &c->hello, err))
+        !decode_reply(&c->session, false, c->options.withhold_text, line, length, &c->hello, err))
         return false;
     c->has_hello = true;
     c->bare = c->options.block_protocol && hello_is_bare(&c->hello);
@@ -384,8 +386,11 @@ static bool check_may_ask(const struct client *c, enum wire_kind kind, const str
     return true;
 }
 
-static bool engine_failed(const struct wire_response *r, enum wire_kind kind, struct error *err)
+static bool engine_failed(const struct client *c, const struct wire_response *r,
+                          enum wire_kind kind, struct error *err)
 {
+    if (c->options.withhold_text)
+        return error_set(err, "Engine", "%s: engine-text-withheld", wire_kind_name(kind));
     const char *said = r->error.text != NULL ? r->error.text : "no error text";
     struct buffer text = {0};
     error_set(err, "Engine", "%s: %s", wire_kind_name(kind), engine_text(said, &text));
@@ -398,14 +403,16 @@ static bool check_envelope(const struct client *c, enum wire_kind kind, int64_t 
                            const struct wire_response *r, struct error *err)
 {
     if (r->id.value == WIRE_ERROR_ID && !r->ok.value)
-        return engine_failed(r, kind, err);
+        return engine_failed(c, r, kind, err);
     if (r->nonce.text == NULL || strcmp(r->nonce.text, c->hello.nonce.text) != 0)
         return error_set(err, "NonceMismatch", "the reply's nonce is %s",
                          r->nonce.text != NULL ? "not the session's" : "absent");
+    if (r->id.value != id && c->options.withhold_text)
+        return error_set(err, "Protocol", "response had another id than %" PRId64, id);
     if (r->id.value != id)
         return error_set(err, "Protocol", "response had id %" PRId64 ", expected %" PRId64,
                          r->id.value, id);
-    return r->ok.value || engine_failed(r, kind, err);
+    return r->ok.value || engine_failed(c, r, kind, err);
 }
 
 static bool is_timed_step(enum wire_kind kind)
@@ -508,7 +515,8 @@ static bool call_checked(struct client *c, struct wire_request *q, double second
     c->last = (struct client_interval){start_ns, end_ns};
     if (elapsed_ns != NULL)
         *elapsed_ns = end_ns - start_ns;
-    if (!decode_reply(&c->reply_arena, wire_kind_is_block(kind), line, length, &c->reply, err))
+    if (!decode_reply(&c->reply_arena, wire_kind_is_block(kind), c->options.withhold_text, line,
+                      length, &c->reply, err))
         return false;
     c->has_reply = true;
     if (!check_envelope(c, kind, id, &c->reply, err) || !reply_check(kind, q, &c->reply, err))

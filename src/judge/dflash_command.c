@@ -27,7 +27,8 @@ bool dflash_setup_open(struct dflash_setup *s, const struct dflash_flags *f, str
                                            .weights = f->weights,
                                            .drafter = f->drafter,
                                            .block_protocol = true,
-                                           .echo_stderr = !f->quiet};
+                                           .echo_stderr = !f->quiet && !dflash_is_official(),
+                                           .withhold_text = dflash_is_official()};
     if (!contract_track_from_environment(&track, err) ||
         !contract_load(f->contract, track, &s->contract, err) ||
         !contract_require_block_decode(s->contract, err) ||
@@ -62,14 +63,26 @@ static bool check_engine(const char *path, struct error *err)
 }
 
 static bool show_digest(const struct dflash_setup *s, const char *what, const char *folder,
-                        struct error *err)
+                        char sha256[SHA256_HEX], struct error *err)
 {
     struct tree_digest d;
     if (!weights_digest(folder, &d, err))
         return false;
+    memcpy(sha256, d.sha256, SHA256_HEX);
     if (!s->f->quiet)
         fprintf(stderr, "%s: sha256 %s, %" PRIu64 " bytes in %" PRIu64 " files\n", what, d.sha256,
                 d.bytes, d.files);
+    return true;
+}
+
+/* By content: a copy under another name judges no better. */
+static bool compare_engines(struct dflash_setup *s, struct error *err)
+{
+    uint8_t own[SHA256_BYTES], other[SHA256_BYTES];
+    if (!sha256_file(s->f->engine, own, NULL, err) ||
+        !sha256_file(s->reference_engine, other, NULL, err))
+        return false;
+    s->own_reference = memcmp(own, other, sizeof own) == 0;
     return true;
 }
 
@@ -117,8 +130,9 @@ bool dflash_prepare(struct dflash_setup *s, const char *const *hidden, struct er
             path_stamp(f->reference_weights, s->reference_weights, err)) &&
            path_stamp(f->engine, s->engine, err) &&
            path_stamp(s->reference_engine, s->reference_stamp, err) &&
-           show_digest(s, "weights", f->weights, err) &&
-           show_digest(s, "drafter", f->drafter, err) &&
+           compare_engines(s, err) &&
+           show_digest(s, "weights", f->weights, s->weights_sha256, err) &&
+           show_digest(s, "drafter", f->drafter, s->drafter_sha256, err) &&
            (hidden[0] == NULL || (weights_check_golden(f->weights, hidden[0], err) &&
                                   weights_check_golden(f->drafter, hidden[0], err))) &&
            plan_sandbox(s, false, all, err) && plan_sandbox(s, true, all, err);

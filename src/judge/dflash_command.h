@@ -59,6 +59,8 @@ struct dflash_setup {
     char weights[SHA256_HEX], drafter[SHA256_HEX]; /* stamps */
     char engine[SHA256_HEX], reference_stamp[SHA256_HEX];
     char reference_weights[SHA256_HEX]; /* "": the same folder */
+    char weights_sha256[SHA256_HEX], drafter_sha256[SHA256_HEX];
+    bool own_reference; /* the reference's program is the engine's, whatever its name */
 };
 
 /* The contract with its groups, environment and output target: what fails here is misuse (exit 2,

@@ -3,6 +3,7 @@
 #include "base/arena.h"
 #include "base/json.h"
 #include "base/stats.h"
+#include "judge/block_score.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -134,8 +135,12 @@ void dflash_report(const struct dflash_leg *leg, const struct block_run_result *
     set_binding(o, leg, j);
     if (latency.median > 0)
         set_real(o, "max_over_median_round_latency", latency.longest / latency.median);
-    json_object_set_new(o, "reference_engine",
-                        json_string(leg->own_reference ? "the engine itself" : "another engine"));
+    json_object_set_new(
+        o, "reference_engine",
+        json_string(leg->own_reference ? BLOCK_OWN_REFERENCE : BLOCK_OTHER_REFERENCE));
+    json_object_set_new(o, "golden_sha256", json_string(leg->golden_sha256));
+    json_object_set_new(o, "weights_sha256", json_string(leg->weights_sha256));
+    json_object_set_new(o, "drafter_sha256", json_string(leg->drafter_sha256));
     finish(o, out);
     arena_free(&a);
 }

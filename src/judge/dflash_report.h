@@ -13,7 +13,8 @@ struct dflash_leg {
     const char *track_id;
     int64_t tokens;
     int block_size;
-    bool own_reference; /* no other engine was named */
+    bool own_reference; /* the reference's program is the candidate's, byte for byte */
+    const char *golden_sha256, *weights_sha256, *drafter_sha256; /* of what ran */
     bool widened;       /* a tolerance, by a flag: the deltas are listed */
     const struct fidelity_limits *limits;
     double stall_factor;

@@ -169,6 +169,7 @@ static const struct score_key block_keys[] = {
     {"dflash_decode_speedup_median", SCORE_REAL, false},
     {"dflash_decode_speedup_min", SCORE_REAL, false},
     {"public_drift_divergences", SCORE_ARRAY, false},
+    {"reference_engine", SCORE_TEXT, false},
 };
 static const struct score_key divergence_keys[] = {
     {"case", SCORE_TEXT, false},          {"step", SCORE_INT, false},

@@ -51,6 +51,7 @@ struct scoring {
     struct dflash_golden *golden;
     struct block_tripwire_report tripwire;
     struct block_score_inputs in;
+    const struct block_report *first; /* of the legs that hold */
     struct score_document document;
     struct tree_digest weights;
 };
@@ -68,6 +69,12 @@ static bool read_flags(struct scoring *s, struct error *err)
     if (!block_mode_parse(f->mode, &in->mode))
         return misuse(err, "--mode", f->mode,
                       "must be dflash-local-iterate or dflash-local-submit");
+    const char *const read[] = {f->contract, f->golden, f->tripwire_report, f->engine};
+    if (!tool_check_output("--score-path", f->score_path, read, COUNT_OF(read), err) ||
+        !tool_check_output("--score-path", f->score_path, f->probes.items, f->probes.count, err) ||
+        !tool_check_output("--score-path", f->score_path, f->benchmarks.items, f->benchmarks.count,
+                           err))
+        return false;
     if (f->probes.count != f->benchmarks.count)
         return misuse(err, "--probe", NULL, "each pair needs one --probe and one --benchmark");
     in->pair_count = f->probes.count;
@@ -115,6 +122,44 @@ static bool read_golden(struct scoring *s, struct error *err)
     return true;
 }
 
+static bool refuse_report(const char *path, const char *field, const char *what, struct error *err)
+{
+    error_set(err, "BLOCK-REPORT-INVALID", "%s", what);
+    return error_at(err, path, field, NULL);
+}
+
+/* One leg is one measurement, and all of a score's legs ran the same files. The clock counts
+ * nanoseconds: two legs never took the same times. */
+static bool check_leg(struct scoring *s, const struct block_report *legs,
+                      const struct option_list *paths, size_t i, struct error *err)
+{
+    const struct block_report *r = &legs[i];
+    if (r->error)
+        return true;
+    const struct block_report *first = s->first ? s->first : (s->first = r);
+    for (size_t j = 0; j < i; j++)
+        if (!legs[j].error && legs[j].decode_seconds == r->decode_seconds &&
+            legs[j].longest == r->longest)
+            return refuse_report(paths->items[i], "decode_seconds",
+                                 "the report of one leg is given for two pairs", err);
+    if (strcmp(r->weights, first->weights) != 0 ||
+        (s->f->weights && strcmp(r->weights, s->weights.sha256) != 0))
+        return refuse_report(paths->items[i], "weights_sha256", "the leg ran other weights", err);
+    return strcmp(r->drafter, first->drafter) == 0 ||
+           refuse_report(paths->items[i], "drafter_sha256", "the leg ran another drafter", err);
+}
+
+static bool check_legs(struct scoring *s, struct error *err)
+{
+    if (s->f->weights && !weights_digest(s->f->weights, &s->weights, err))
+        return false;
+    for (size_t i = 0; i < s->in.pair_count; i++)
+        if (!check_leg(s, s->in.probes, &s->f->probes, i, err) ||
+            !check_leg(s, s->in.benchmarks, &s->f->benchmarks, i, err))
+            return false;
+    return true;
+}
+
 static bool read_reports(struct scoring *s, struct error *err)
 {
     const struct contract *c = s->contract;
@@ -124,8 +169,9 @@ static bool read_reports(struct scoring *s, struct error *err)
     struct block_report_rules rules = {.track_id = c->track_id,
                                        .tokens = s->in.tokens,
                                        .seed_count = (int64_t)s->golden->seed_count,
-                                       .absolute = c->fidelity.work_binding_absolute,
-                                       .relative = c->fidelity.work_binding_relative};
+                                       .golden_sha256 = s->golden->sha256};
+    if (!contract_fidelity_limits(c, &rules.limits, err))
+        return false;
     for (size_t i = 0; i < count; i++) {
         rules.least_block_size = rules.most_block_size = 1;
         if (!block_report_load(s->f->probes.items[i], &rules, &s->arena, &probes[i], err))
@@ -139,7 +185,7 @@ static bool read_reports(struct scoring *s, struct error *err)
     }
     s->in.probes = probes;
     s->in.benchmarks = benchmarks;
-    return true;
+    return check_legs(s, err);
 }
 
 static bool read_tripwire(struct scoring *s, struct error *err)
@@ -173,8 +219,6 @@ static bool set_provenance(struct scoring *s, struct error *err)
         return false;
     if (!s->f->weights)
         return true;
-    if (!weights_digest(s->f->weights, &s->weights, err))
-        return false;
     score_set_text(d, "weights_hash", s->weights.sha256);
     score_set_int(d, "weights_byte_count", (int64_t)s->weights.bytes);
     score_set_int(d, "weights_file_count", (int64_t)s->weights.files);

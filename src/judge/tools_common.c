@@ -1,5 +1,6 @@
 #include "judge/tools_common.h"
 
+#include "base/file.h"
 #include "judge/tools.h"
 
 void tool_complain(const char *tool, const struct error *err)
@@ -36,4 +37,16 @@ void tool_put_line(FILE *out, const char *text)
         else
             fputc(c, out);
     }
+}
+
+bool tool_check_output(const char *flag, const char *output, const char *const *others,
+                       size_t count, struct error *err)
+{
+    for (size_t i = 0; output != NULL && i < count; i++) {
+        if (others[i] == NULL || !file_is_same(output, others[i]))
+            continue;
+        error_set(err, "USAGE", "the output would replace another file of this command");
+        return error_at(err, NULL, flag, output);
+    }
+    return true;
 }

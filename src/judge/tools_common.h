@@ -7,6 +7,7 @@
 #include "base/options.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 
 /* "benchd <tool>: <error>" on stderr. */
@@ -19,5 +20,10 @@ bool tool_parse(const struct command *command, const char *tool, int argc, char 
 
 /* A path or message on one line of its own: control bytes shown. */
 void tool_put_line(FILE *out, const char *text);
+
+/* An output that would replace what is read, or another output, is a slip that loses work: refused
+ * before anything runs. output and others may be NULL. Error USAGE at the flag. */
+bool tool_check_output(const char *flag, const char *output, const char *const *others,
+                       size_t count, struct error *err);
 
 #endif

@@ -107,7 +107,11 @@ static bool open_leg(struct leg_run *r, struct error *err)
 {
     const struct leg_flags *f = r->f;
     struct dflash_setup *s = &r->setup;
-    if (!dflash_setup_open(s, &f->common, err))
+    const struct dflash_flags *common = &f->common;
+    const char *const read[] = {f->golden, common->contract, common->engine,
+                                common->reference_engine};
+    if (!dflash_setup_open(s, common, err) ||
+        !tool_check_output("--output", common->output, read, COUNT_OF(read), err))
         return false;
     const struct contract_block_decode *b = &s->contract->block_decode;
     const int64_t tokens = f->has_tokens ? f->tokens : b->local_submit_decode_tokens;
@@ -122,7 +126,6 @@ static bool open_leg(struct leg_run *r, struct error *err)
     r->leg.track_id = s->contract->track_id;
     r->leg.tokens = tokens;
     r->leg.block_size = (int)size;
-    r->leg.own_reference = f->common.reference_engine == NULL;
     r->leg.limits = &s->limits;
     r->leg.stall_factor = b->stall_factor;
     return true;
@@ -163,7 +166,7 @@ static bool judge_it(struct leg_run *r, struct error *err)
     struct dflash_setup *s = &r->setup;
     struct fidelity_reference_round *rounds = NULL;
     struct client *c = NULL;
-    if (r->leg.own_reference && !s->f->quiet)
+    if (s->own_reference && !s->f->quiet)
         fprintf(stderr, "reference: the engine itself (--reference-engine names another)\n");
     bool ok =
         replay_start(&s->reference, &c, err) &&
@@ -191,6 +194,10 @@ static int close_leg(struct leg_run *r, const char *tool, bool held, struct erro
         tool_complain(tool, err);
         return TOOL_INTERRUPTED;
     }
+    r->leg.own_reference = r->setup.own_reference;
+    r->leg.golden_sha256 = r->golden != NULL ? r->golden->sha256 : "";
+    r->leg.weights_sha256 = r->setup.weights_sha256;
+    r->leg.drafter_sha256 = r->setup.drafter_sha256;
     if (held)
         dflash_report(&r->leg, &r->result, &r->judgement, &text);
     else

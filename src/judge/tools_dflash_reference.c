@@ -267,6 +267,10 @@ static bool open_run(struct reference_run *r, struct error *err)
     if (!dflash_setup_open(&r->setup, &f->common, err) ||
         (f->plan != NULL && !file_check_target(f->plan, err)))
         return false;
+    const char *const read[] = {f->emitted, f->common.contract, f->common.engine, f->plan};
+    if (!tool_check_output("--output", f->common.output, read, COUNT_OF(read), err) ||
+        !tool_check_output("--plan-output", f->plan, read, COUNT_OF(read) - 1, err))
+        return false;
     const int64_t size =
         f->has_block_size ? f->block_size : r->setup.contract->block_decode.block_size;
     r->block_size = (int)size;

@@ -118,7 +118,68 @@ class HeadSkipped(BlindAcceptance):
         reply["per_row_top2_logits"] = [list(first) for _ in reply["tokens"]]
 
 
-CHEATS = {c.__name__: c for c in (Proxy, OneHeadRow, InventedTail, BlindAcceptance, HeadSkipped)}
+class PromptTrimmed(Proxy):
+    """BENCH_WORKER_TRIMMED tokens behind the prompt's first are never run; offsets are told as if they had been."""
+
+    def answer(self, request):
+        trimmed = int(os.environ["BENCH_WORKER_TRIMMED"])
+        if request["kind"] == "dflash_decode_begin":
+            seed = request["seed_tokens"]
+            request = {**request, "seed_tokens": seed[:1] + seed[1 + trimmed:]}
+        reply = self.ask(request)
+        if reply.get("target_cache_offset"):
+            reply["target_cache_offset"] += trimmed
+        return reply
+
+
+class NearTiesChosen(BlindAcceptance):
+    """A draft that is the second of a near tie is taken, as often as BENCH_WORKER_NEAR_TIES allows: the readout's two
+    tokens change places, its logits stay. The engine is begun anew behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.left = int(os.environ["BENCH_WORKER_NEAR_TIES"])
+        self.gap = float(os.environ["BENCH_WORKER_NEAR_TIE_LOGITS"])
+        self.counts = [0, 0, 0]
+
+    def answer(self, request):
+        kind = request["kind"]
+        if kind == "dflash_decode_begin":
+            self.chain, self.counts = list(request["seed_tokens"]), [0, 0, 0]
+        reply = self.ask(self.renumbered(request))
+        reply["id"] = request["id"]
+        if kind == "dflash_phase_diagnostics":
+            accepted, rejected, rollbacks = self.counts
+            reply.update(accepted_draft_count=accepted, rejected_draft_count=rejected,
+                         rollback_round_count=rollbacks, target_cache_offset=len(self.chain))
+        if kind == "dflash_decode_block" and reply["ok"]:
+            self.round(request["token"], reply)
+        return reply
+
+    def round(self, token, reply):
+        honest, drafts, tokens = reply["tokens"], reply["draft_tokens"], []
+        for row, draft in enumerate([*drafts, None]):
+            pair, logits = reply["per_row_top2_tokens"][row], reply["per_row_top2_logits"][row]
+            if draft == pair[1] and self.left > 0 and logits[0] - logits[1] <= self.gap:
+                self.left -= 1
+                pair.reverse()
+            tokens.append(pair[0])
+            if draft != pair[0]:
+                break
+        accepted, rejected = len(tokens) - 1, len(drafts) + 1 - len(tokens)
+        self.counts = [a + b for a, b in zip(self.counts, (accepted, rejected, rejected > 0))]
+        self.chain += [token, *tokens[:-1]]
+        reply.update(tokens=tokens, accepted_draft_count=accepted, rejected_draft_count=rejected,
+                     target_cache_offset=len(self.chain))
+        if tokens != honest:
+            begun = self.ask(self.renumbered({"id": 0, "kind": "dflash_decode_begin",
+                                              "seed_tokens": self.chain}))
+            if begun.get("seed_token") != tokens[-1]:
+                raise SystemExit("proxy: the engine does not go on from its own token")
+
+
+CHEATS = {c.__name__: c for c in (Proxy, OneHeadRow, InventedTail, BlindAcceptance, HeadSkipped, PromptTrimmed,
+                                  NearTiesChosen)}
 
 if __name__ == "__main__":
     CHEATS[os.environ.get("BENCH_WORKER_CHEAT", "Proxy")]().run()

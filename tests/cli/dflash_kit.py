@@ -36,7 +36,8 @@ rejected_tail_comparison_count max_rejected_tail_logit_delta accepted_draft_tota
 target_tail_total round_count seed_token_count target_cache_offset_final work_binding_comparison_count
 max_top2_logit_delta mean_top2_logit_delta p50_top2_logit_delta p99_top2_logit_delta
 max_top2_logit_relative_delta p99_top2_logit_relative_delta work_binding_tolerance_absolute
-work_binding_tolerance_relative max_over_median_round_latency reference_engine""".split()
+work_binding_tolerance_relative max_over_median_round_latency reference_engine golden_sha256
+weights_sha256 drafter_sha256""".split()
 WIDENED = ["work_binding_logit_deltas", "work_binding_comparison_widths"]
 
 

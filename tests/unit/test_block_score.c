@@ -19,29 +19,34 @@
 
 static const char report[] =
     "{\"track_id\":\"t-v1\",\"official_score_produced\":false,\"all_tokens_matched\":false,"
-    "\"parent_measured_seconds_per_token\":0.25,\"decode_token_count\":64,\"block_size\":4,"
+    "\"parent_measured_seconds_per_token\":0.25,\"decode_token_count\":64,\"block_size\":8,"
     "\"uses_trained_drafter\":true,\"max_block_request_seconds\":1.5,"
     "\"p50_block_request_seconds\":0.5,\"decode_seconds\":16.0,\"accepted_draft_rate\":0.625,"
     "\"residual_divergence_count\":1,\"admissible_exact_count\":60,"
     "\"admissible_declared_frame_count\":2,\"admissible_near_tie_count\":1,"
     "\"emitted_token_total\":64,\"declared_rows_total\":100,\"reference_checked_row_total\":64,"
-    "\"rejected_rows_reference_checked\":30,\"verify_block_replayed_round_count\":20,"
-    "\"rejected_tail_comparison_count\":60,\"max_rejected_tail_logit_delta\":0.0,"
+    "\"rejected_rows_reference_checked\":36,\"verify_block_replayed_round_count\":20,"
+    "\"rejected_tail_comparison_count\":72,\"max_rejected_tail_logit_delta\":0.0,"
     "\"accepted_draft_total\":50,\"rejected_draft_total\":30,\"target_tail_total\":20,"
     "\"round_count\":20,\"seed_token_count\":24,\"target_cache_offset_final\":88,"
     "\"work_binding_comparison_count\":128,\"max_top2_logit_delta\":0.0,"
     "\"mean_top2_logit_delta\":0,\"p50_top2_logit_delta\":0.0,\"p99_top2_logit_delta\":0.0,"
     "\"max_top2_logit_relative_delta\":0.0,\"p99_top2_logit_relative_delta\":0.0,"
     "\"work_binding_tolerance_absolute\":0.5,\"work_binding_tolerance_relative\":0.25,"
-    "\"max_over_median_round_latency\":3.0,\"reference_engine\":\"another engine\"}";
+    "\"max_over_median_round_latency\":3.0,\"reference_engine\":\"another engine\","
+    "\"golden_sha256\":\"" POOLED "\",\"weights_sha256\":\"" OTHER "\","
+    "\"drafter_sha256\":\"" OTHER "\"}";
 
 static const struct block_report_rules rules = {.track_id = "t-v1",
                                                 .tokens = 64,
                                                 .least_block_size = 2,
                                                 .most_block_size = 16,
                                                 .seed_count = 24,
-                                                .absolute = 0.5,
-                                                .relative = 0.25};
+                                                .golden_sha256 = POOLED,
+                                                .limits = {.absolute = 0.5,
+                                                           .relative = 0.25,
+                                                           .near_tie_per_thousand = 40,
+                                                           .residual_per_thousand = 5}};
 
 /* The report with one member set; value NULL: left out. */
 static bool parse_with(const char *key, const char *value, struct block_report *out,
@@ -71,7 +76,7 @@ static void test_report_is_read(void **state)
     if (!parse_with(NULL, NULL, &r, &err))
         fail_msg("%s %s", err.message, err.field);
     assert_null(r.error);
-    assert_true(r.tokens == 64 && r.block_size == 4 && r.seed_count == 24 && r.rounds == 20);
+    assert_true(r.tokens == 64 && r.block_size == 8 && r.seed_count == 24 && r.rounds == 20);
     assert_true(r.accepted == 50 && r.rejected == 30 && r.residual == 1);
     assert_true(r.seconds_per_token == 0.25 && r.decode_seconds == 16 && r.accepted_rate == 0.625);
     assert_true(!r.all_matched && r.trained_drafter);
@@ -109,7 +114,7 @@ static void test_every_key_is_required_and_typed(void **state)
         if (json_is_integer(value) && strcmp(key, "mean_top2_logit_delta") != 0)
             assert_false(parse_with(key, "1.5", &r, &err));
     }
-    assert_int_equal(tried, 39);
+    assert_int_equal(tried, 42);
     json_decref(root);
 }
 
@@ -126,7 +131,8 @@ static void test_report_agrees_with_itself_and_the_rules(void **state)
         {"parent_measured_seconds_per_token", "0.25000000001", NULL},
         {"decode_seconds", "15.9", "decode_seconds"},
         {"block_size", "1", "block_size"},
-        {"block_size", "2", NULL},
+        {"block_size", "5", NULL},
+        {"block_size", "4", "declared_rows_total"},
         {"block_size", "16", NULL},
         {"block_size", "17", "block_size"},
         {"uses_trained_drafter", "false", "uses_trained_drafter"},
@@ -141,7 +147,31 @@ static void test_report_agrees_with_itself_and_the_rules(void **state)
         {"target_tail_total", "21", "target_tail_total"},
         {"round_count", "19", "target_tail_total"},
         {"reference_checked_row_total", "63", "reference_checked_row_total"},
-        {"reference_checked_row_total", "65", NULL},
+        {"reference_checked_row_total", "65", "reference_checked_row_total"},
+        {"verify_block_replayed_round_count", "19", "verify_block_replayed_round_count"},
+        {"rejected_rows_reference_checked", "35", "rejected_rows_reference_checked"},
+        {"rejected_tail_comparison_count", "71", "rejected_tail_comparison_count"},
+        {"work_binding_comparison_count", "127", "work_binding_comparison_count"},
+        {"max_top2_logit_delta", "0.5", NULL},
+        {"max_top2_logit_delta", "0.5001", "max_top2_logit_delta"},
+        {"mean_top2_logit_delta", "0.1", "mean_top2_logit_delta"},
+        {"p50_top2_logit_delta", "0.1", "p50_top2_logit_delta"},
+        {"p99_top2_logit_delta", "0.1", "p99_top2_logit_delta"},
+        {"p99_top2_logit_relative_delta", "0.1", "p99_top2_logit_relative_delta"},
+        {"max_top2_logit_relative_delta", "0.25", NULL},
+        {"max_top2_logit_relative_delta", "0.2501", "max_top2_logit_relative_delta"},
+        {"max_rejected_tail_logit_delta", "0.5", NULL},
+        {"max_rejected_tail_logit_delta", "0.5001", "max_rejected_tail_logit_delta"},
+        {"p50_block_request_seconds", "1.6", "p50_block_request_seconds"},
+        {"p50_block_request_seconds", "0.75", "max_over_median_round_latency"},
+        {"max_block_request_seconds", "16.1", "max_block_request_seconds"},
+        {"max_block_request_seconds", "12", "p50_block_request_seconds"},
+        {"max_over_median_round_latency", "1", "max_over_median_round_latency"},
+        {"reference_engine", "\"the engine itself\"", NULL},
+        {"reference_engine", "\"the organiser\"", "reference_engine"},
+        {"golden_sha256", "\"" OTHER "\"", "golden_sha256"},
+        {"weights_sha256", "\"x\"", "weights_sha256"},
+        {"drafter_sha256", "\"x\"", "drafter_sha256"},
         {"seed_token_count", "25", "target_cache_offset_final"},
         {"target_cache_offset_final", "89", "target_cache_offset_final"},
         {"work_binding_tolerance_absolute", "0.51", "work_binding_tolerance_absolute"},
