@@ -41,7 +41,7 @@ class Place:
             "MLXFAST_SCORE_PATH": str(self.score), "MLXFAST_LOCAL_WORK_DIR": str(folder / "serial"),
             "MLXFAST_DFLASH_LOCAL_WORK_DIR": str(folder / "dflash"),
             "MLXFAST_LOCAL_TEST_SENSORS": str(folder / "no-sensors"),
-            "MLXFAST_DFLASH_LOCAL_ITERATE_TOKENS": "8"}
+            "MLXFAST_LOCAL_TEST_COMMAND_S": "200", "MLXFAST_DFLASH_LOCAL_ITERATE_TOKENS": "8"}
 
     def locked(self):
         """The same with the guard on, and a lock of its own."""
@@ -280,8 +280,8 @@ def test_a_lock_folder_of_another_kind_is_refused(place):
 def left_behind():
     """A bench-worker whose parent has gone: its pid. It reads from us until we close."""
     shell = subprocess.Popen(["/bin/sh", "-c", 'exec 3<&0; "$0" runtime-worker --weights "$1" <&3 '
-                              '>/dev/null 2>&1 & echo $!', str(BUILD / "bench-worker"), str(NANO)], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, text=True)
+                              '>/dev/null 2>&1 & echo $!', str(BUILD / "bench-worker"), str(NANO)],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     pid = int(shell.stdout.readline())
     watch = os.pidfd_open(pid)
     shell.wait()

@@ -48,10 +48,11 @@ def wait(read, target, clock, sleep, say):
 
 def command_reader(command):
     """The first number that the command prints; None when it fails."""
+    patience = float(os.environ.get("MLXFAST_LOCAL_TEST_COMMAND_S", "10"))
 
     def read():
         try:
-            done = subprocess.run(["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, timeout=10,
+            done = subprocess.run(["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, timeout=patience,
                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                                   errors="replace", check=False)
         except (OSError, subprocess.TimeoutExpired):
