@@ -1,5 +1,5 @@
 /* bench-worker: the engine's program. runtime-worker serves one phase over stdin and stdout;
- * manifest prints what the runner claims; generate and logits are for people. */
+ * manifest prints what the runner claims; generate, logits and bench are for people. */
 #include "base/buffer.h"
 #include "base/child.h"
 #include "base/error.h"
@@ -10,6 +10,7 @@
 #include "base/standard.h"
 #include "base/terminal.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/serve/bench.h"
 #include "engine/serve/generate.h"
 #include "engine/serve/logits.h"
 #include "engine/serve/manifest.h"
@@ -669,6 +670,94 @@ static int logits(int argc, char **argv)
     return fail(strcmp(err.name, "INTERRUPTED") == 0 ? EXIT_INTERRUPTED : EXIT_RUN, &err);
 }
 
+/* ---- bench ---- */
+
+static int bench(int argc, char **argv)
+{
+    struct engine_flags flags = engine_defaults;
+    struct bench_options o = {.prompt_tokens = 512, .decode_tokens = 64, .block = 8};
+    bool json = false;
+    const struct option_spec options[] = {
+        {.name = "--weights",
+         .kind = OPTION_TEXT,
+         .required = true,
+         .value_name = "DIR",
+         .help = "The checkpoint.",
+         .target = &o.weights},
+        {.name = "--prompt-tokens",
+         .kind = OPTION_INT,
+         .value_name = "P",
+         .help = "Tokens of the prefill that is measured. Default: 512.",
+         .target = &o.prompt_tokens,
+         .min = 1,
+         .max = 1 << 20},
+        {.name = "--decode-tokens",
+         .kind = OPTION_INT,
+         .value_name = "N",
+         .help = "Tokens decoded at each context. Default: 64.",
+         .target = &o.decode_tokens,
+         .min = 1,
+         .max = 1 << 16},
+        {.name = "--block",
+         .kind = OPTION_INT,
+         .value_name = "K",
+         .help = "Verification is measured for 1, 2, 4 .. rows up to K. Default: 8.",
+         .target = &o.block,
+         .min = 1,
+         .max = BENCH_MOST_BLOCK},
+        {.name = "--no-cold",
+         .kind = OPTION_SWITCH,
+         .help = "Leaves the page cache as it is: only the warm start is measured.",
+         .target = &o.no_cold},
+        {.name = "--quiet",
+         .kind = OPTION_SWITCH,
+         .help = "No progress on stderr.",
+         .target = &o.quiet},
+        {.name = "--json",
+         .kind = OPTION_SWITCH,
+         .help = "Prints one JSON object instead of tables.",
+         .target = &json},
+        ENGINE_OPTIONS(&flags),
+    };
+    struct option_spec own[COUNT(options)]; /* --context means something else here */
+    memcpy(own, options, sizeof own);
+    for (size_t i = 0; i < COUNT(own); i++)
+        if (strcmp(own[i].name, "--context") == 0)
+            own[i].help = "Decodes at this context alone. Default: at 512 and at 8192, or as far "
+                          "as the model goes.";
+    const struct command command = {
+        .name = "bench-worker bench",
+        .summary = "Measures a checkpoint's speed on this machine, with made-up tokens, beside the "
+                   "read bandwidth and the peak of the instructions that it uses.",
+        .notes = "environment: MLXFAST_TRACE_KERNELS=1 says on stderr which special paths ran; "
+                 "MLXFAST_PROFILE=FILE writes a Chrome trace of a step and a chunk.\n"
+                 "exit codes: 0, 1 run error, 2 usage, 130 interrupted.",
+        .options = own,
+        .option_count = COUNT(own)};
+    int status = parse(&command, argc, argv);
+    if (status >= 0)
+        return status;
+    struct error err = {0};
+    struct bench_result result;
+    if (!resolve_engine(&flags, &o.model, &err))
+        return fail(EXIT_USAGE, &err);
+    o.context = flags.context;
+    interrupt_install();
+    bool ok = bench_run(&o, &result, &err);
+    if (ok && json) {
+        struct buffer out = {0};
+        bench_write_json(&result, &out);
+        fwrite(out.data, 1, out.length, stdout);
+        buffer_free(&out);
+    } else if (ok) {
+        bench_print(&result);
+    }
+    bench_result_free(&result);
+    if (ok)
+        return finish_output();
+    return fail(strcmp(err.name, "INTERRUPTED") == 0 ? EXIT_INTERRUPTED : EXIT_RUN, &err);
+}
+
 /* ---- the program ---- */
 
 static const struct subcommand {
@@ -680,6 +769,7 @@ static const struct subcommand {
     {"manifest", manifest, "prints a runner's manifest or its digest"},
     {"generate", generate, "continues a prompt, for people"},
     {"logits", logits, "writes the logits of every position to a file"},
+    {"bench", bench, "measures speed beside what the machine allows"},
 };
 
 static void print_overview(FILE *out)
@@ -725,9 +815,10 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], subcommands[i].name) == 0)
             return observed(subcommands[i].run, argc - 2, argv + 2);
     struct error err;
-    error_set(&err, "unknownSubcommand",
-              "unknownSubcommand(%s): runtime-worker, manifest, generate and logits are known",
-              argv[1]);
+    error_set(
+        &err, "unknownSubcommand",
+        "unknownSubcommand(%s): runtime-worker, manifest, generate, logits and bench are known",
+        argv[1]);
     fail(EXIT_USAGE, &err);
     return EXIT_USAGE;
 }

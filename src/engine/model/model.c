@@ -175,6 +175,16 @@ struct compute *model_compute(struct model *m)
     return m->compute;
 }
 
+const struct checkpoint *model_checkpoint(const struct model *m)
+{
+    return m->checkpoint;
+}
+
+int model_experts(const struct model *m)
+{
+    return m->plan.shape.max_experts;
+}
+
 const struct weight_matrix *model_embedding(const struct model *m)
 {
     return &m->plan.embedding;

@@ -45,6 +45,9 @@ bool model_open(const char *folder, const struct model_options *options, struct 
 void model_close(struct model *m);
 const struct model_info *model_get_info(const struct model *m);
 struct compute *model_compute(struct model *m);
+struct checkpoint; /* engine/checkpoint/checkpoint.h */
+const struct checkpoint *model_checkpoint(const struct model *m);
+int model_experts(const struct model *m); /* the most routed experts of a layer; 0: none */
 /* What a drafter borrows: bf16 [vocab, hidden] each. */
 const struct weight_matrix *model_embedding(const struct model *m);
 const struct weight_matrix *model_output(const struct model *m);

@@ -1,0 +1,468 @@
+#include "engine/serve/bench.h"
+
+#include "base/child.h"
+#include "base/clock.h"
+#include "base/stats.h"
+#include "base/terminal.h"
+#include "engine/checkpoint/checkpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+    NEAR_CONTEXT = 512,
+    FAR_CONTEXT = 8192,
+    BUFFER_LEAST = 256 << 20, /* of the reading; four caches where they are larger */
+    WEIGHTS_READ = 1 << 30,   /* at most so much of the weights is read for their rate */
+    PASSES = 3,               /* of a reading; the best counts */
+    WARM_STEPS = 4,
+    VERIFY_REPEATS = 12,
+    METERED_STEPS = 32,
+    WARM_ROWS = 16
+};
+
+struct bench {
+    const struct bench_options *o;
+    struct bench_result *r;
+    struct error *err;
+    struct model *m;
+    struct model_state *s;
+    int32_t *ids;
+    float *logits; /* [BENCH_MOST_BLOCK, vocab] */
+    uint64_t random;
+    uint8_t *buffer;
+    struct compute_meter meter;
+    struct meter_recorder *recorder; /* the environment's, or NULL */
+    struct progress progress;
+};
+
+static bool go_on(struct bench *b)
+{
+    return !interrupt_requested() || error_set(b->err, "INTERRUPTED", "stopped by a signal");
+}
+
+/* Tokens as a fixed generator gives them: every id alike. */
+static void fill_ids(struct bench *b, int count)
+{
+    for (int i = 0; i < count; i++) {
+        b->random ^= b->random << 13;
+        b->random ^= b->random >> 7;
+        b->random ^= b->random << 17;
+        b->ids[i] = (int32_t)((b->random >> 32) % (uint64_t)b->r->info.vocab);
+    }
+}
+
+static bool forward(struct bench *b, int rows, int logit_rows)
+{
+    struct head_pick picks[BENCH_MOST_BLOCK];
+    return go_on(b) && model_forward(b->m, b->s, b->ids, rows, logit_rows, b->logits,
+                                     logit_rows > 0 ? picks : NULL, b->err);
+}
+
+/* Feeds made-up tokens up to a position, the last one with logits. */
+static bool feed(struct bench *b, int64_t to, const char *phase)
+{
+    const int64_t from = model_state_position(b->s);
+    progress_begin(&b->progress, phase, "tokens", (uint64_t)(to - from));
+    while (model_state_position(b->s) < to) {
+        const int64_t left = to - model_state_position(b->s);
+        const int rows = left < b->r->info.max_rows ? (int)left : b->r->info.max_rows;
+        fill_ids(b, rows);
+        if (!forward(b, rows, rows == left ? 1 : 0))
+            return false;
+        progress_update(&b->progress, (uint64_t)(model_state_position(b->s) - from));
+    }
+    return true;
+}
+
+/* ---- opening ---- */
+
+static void close_model(struct bench *b)
+{
+    model_state_free(b->s);
+    b->s = NULL;
+    model_close(b->m);
+    b->m = NULL;
+}
+
+static bool open_model(struct bench *b, int64_t context, struct bench_load *load)
+{
+    struct model_options options = b->o->model;
+    options.context = context;
+    int64_t start = clock_now_ns();
+    if (!go_on(b) || !model_open(b->o->weights, &options, &b->m, b->err) ||
+        !model_state_new(b->m, &b->s, b->err))
+        return false;
+    load->open_seconds = clock_seconds(start);
+    b->r->info = *model_get_info(b->m);
+    free(b->ids);
+    free(b->logits);
+    const size_t rows = (size_t)b->r->info.max_rows;
+    b->ids = memory_alloc((rows > BENCH_MOST_BLOCK ? rows : BENCH_MOST_BLOCK) * sizeof *b->ids);
+    b->logits = memory_alloc((size_t)b->r->info.vocab * BENCH_MOST_BLOCK * sizeof *b->logits);
+    start = clock_now_ns();
+    fill_ids(b, 1);
+    if (!forward(b, 1, 1))
+        return false;
+    load->first_token_seconds = clock_seconds(start);
+    load->measured = true;
+    return true;
+}
+
+static bool measure_load(struct bench *b, int64_t context)
+{
+    struct bench_result *r = b->r;
+    if (!b->o->no_cold) {
+        r->cold.resident_before = bench_resident_share(b->o->weights, true);
+        if (!open_model(b, context, &r->cold))
+            return false;
+        close_model(b);
+    }
+    r->warm.resident_before = bench_resident_share(b->o->weights, false);
+    if (!open_model(b, context, &r->warm))
+        return false;
+    const struct compute *c = model_compute(b->m);
+    r->info.choices = arena_strdup(&r->arena, r->info.choices);
+    r->info.family = arena_strdup(&r->arena, r->info.family);
+    r->info.model_type = arena_strdup(&r->arena, r->info.model_type);
+    r->weights = arena_strdup(&r->arena, b->o->weights);
+    r->engine = arena_strdup(&r->arena, compute_name(c));
+    r->cpu = arena_strdup(&r->arena, compute_cpu_name(c));
+    r->threads = compute_threads(c);
+    return true;
+}
+
+/* ---- what the machine can do ---- */
+
+static double read_rate(struct bench *b, const void *data, uint64_t bytes)
+{
+    double best = 0;
+    for (int i = 0; i < PASSES && !interrupt_requested(); i++) {
+        const double rate = (double)bytes / roofline_read(model_compute(b->m), data, bytes);
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
+/* The largest shard, when it does not fit into the cache. */
+static const uint8_t *weights_to_read(const struct bench *b, uint64_t *bytes)
+{
+    const struct checkpoint *k = model_checkpoint(b->m);
+    const struct file_map *largest = NULL;
+    for (size_t i = 0; i < k->shard_count; i++)
+        if (!largest || k->shards[i].map.length > largest->length)
+            largest = &k->shards[i].map;
+    *bytes = largest && largest->length >= 4 * b->r->cache_bytes ? largest->length : 0;
+    if (*bytes > WEIGHTS_READ)
+        *bytes = WEIGHTS_READ;
+    return largest ? largest->data : NULL;
+}
+
+/* The better of both kinds of pages, now. */
+static double read_now(struct bench *b)
+{
+    struct bench_result *r = b->r;
+    const uint8_t *weights = weights_to_read(b, &r->weights_read_bytes);
+    const double a = read_rate(b, b->buffer, r->buffer_bytes);
+    const double w = r->weights_read_bytes ? read_rate(b, weights, r->weights_read_bytes) : 0;
+    r->read_anonymous = a > r->read_anonymous ? a : r->read_anonymous;
+    r->read_weights = w > r->read_weights ? w : r->read_weights;
+    return a > w ? a : w;
+}
+
+static void drop_buffer(struct bench *b)
+{
+    if (b->buffer)
+        munmap(b->buffer, b->r->buffer_bytes);
+    b->buffer = NULL;
+}
+
+static bool measure_machine(struct bench *b)
+{
+    struct bench_result *r = b->r;
+    r->buffer_bytes = 4 * r->cache_bytes > BUFFER_LEAST ? 4 * r->cache_bytes : BUFFER_LEAST;
+    b->buffer =
+        mmap(NULL, r->buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (b->buffer == MAP_FAILED) {
+        b->buffer = NULL;
+        return error_set(b->err, "OUT-OF-MEMORY", "no memory for a buffer of %llu bytes to read",
+                         (unsigned long long)r->buffer_bytes);
+    }
+    madvise(b->buffer, r->buffer_bytes, MADV_HUGEPAGE);
+    memset(b->buffer, 1, r->buffer_bytes);
+    read_now(b);
+    r->peak = roofline_measure_peak(model_compute(b->m));
+    return go_on(b);
+}
+
+/* ---- what the engine does ---- */
+
+static void meter_on(struct bench *b)
+{
+    b->meter.recorder = b->recorder;
+    meter_reset(&b->meter);
+    compute_set_meter(model_compute(b->m), &b->meter);
+}
+
+static void meter_off(struct bench *b)
+{
+    compute_set_meter(model_compute(b->m), NULL);
+}
+
+static bool measure_prefill(struct bench *b)
+{
+    struct bench_result *r = b->r;
+    model_state_rewind(b->s, 0);
+    const int64_t warm = r->prompt_tokens < WARM_ROWS ? r->prompt_tokens : WARM_ROWS;
+    if (!feed(b, warm, "warming up"))
+        return false;
+    model_state_rewind(b->s, 0);
+    meter_on(b);
+    const int64_t start = clock_now_ns();
+    if (!feed(b, r->prompt_tokens, "prefill"))
+        return false;
+    r->prefill_seconds = clock_seconds(start);
+    progress_end(&b->progress);
+    meter_off(b);
+    memcpy(r->prefill, b->meter.part, sizeof r->prefill);
+    return true;
+}
+
+/* How widely the prompt's rows were routed. */
+static void count_experts(struct bench *b)
+{
+    struct bench_result *r = b->r;
+    const struct compute_meter *m = &b->meter;
+    r->least_chosen = m->expert_stride;
+    for (int layer = 0; m->expert_rows && layer < m->expert_layers; layer++) {
+        const uint64_t *rows = m->expert_rows + (size_t)layer * (size_t)m->expert_stride;
+        uint64_t all = 0, most = 0;
+        int chosen = 0;
+        for (int e = 0; e < m->expert_stride; e++) {
+            all += rows[e];
+            most = rows[e] > most ? rows[e] : most;
+            chosen += rows[e] > 0;
+        }
+        if (all == 0)
+            continue; /* a dense layer */
+        const double over = (double)most * m->expert_stride / (double)all;
+        r->expert_layers++;
+        r->busiest_over_mean = over > r->busiest_over_mean ? over : r->busiest_over_mean;
+        r->least_chosen = chosen < r->least_chosen ? chosen : r->least_chosen;
+    }
+    r->experts = r->expert_layers > 0 ? m->expert_stride : 0;
+    if (r->experts == 0)
+        r->least_chosen = 0;
+}
+
+static bool step(struct bench *b)
+{
+    fill_ids(b, 1);
+    return forward(b, 1, 1);
+}
+
+static bool measure_steps(struct bench *b, struct bench_decode *d)
+{
+    double *seconds = memory_alloc((size_t)d->tokens * sizeof *seconds);
+    bool ok = true;
+    for (int i = 0; ok && i < WARM_STEPS; i++)
+        ok = step(b);
+    d->read_before = ok ? read_now(b) : 0;
+    ok = ok && step(b); /* the reading took the caches; and this one is not timed */
+    progress_begin(&b->progress, "decode", "tokens", (uint64_t)d->tokens);
+    const int64_t start = clock_now_ns();
+    for (int i = 0; ok && i < d->tokens; i++) {
+        const int64_t now = clock_now_ns();
+        ok = step(b);
+        seconds[i] = clock_seconds(now);
+        progress_update(&b->progress, (uint64_t)i + 1);
+    }
+    d->seconds = clock_seconds(start);
+    if (ok)
+        progress_end(&b->progress);
+    d->median = stats_median(seconds, (size_t)d->tokens);
+    d->least = stats_min(seconds, (size_t)d->tokens);
+    free(seconds);
+    return ok;
+}
+
+struct metered_step {
+    int64_t ns;
+    struct meter_count part[METER_PARTS];
+};
+
+static int by_time(const void *a, const void *b)
+{
+    const int64_t x = ((const struct metered_step *)a)->ns,
+                  y = ((const struct metered_step *)b)->ns;
+    return (x > y) - (x < y);
+}
+
+/* The same again with the clock of each part: where the time goes, and what was read. Of the times
+ * the quicker half of the steps counts, so that a neighbour is not taken for a part. */
+static bool measure_parts(struct bench *b, struct bench_decode *d)
+{
+    struct metered_step steps[METERED_STEPS];
+    const int count = d->tokens < METERED_STEPS ? d->tokens : METERED_STEPS;
+    bool ok = true;
+    for (int i = 0; ok && i < count; i++) {
+        meter_on(b);
+        ok = step(b);
+        steps[i].ns = b->meter.ns;
+        memcpy(steps[i].part, b->meter.part, sizeof steps[i].part);
+        d->kv_bytes += (double)b->meter.kv_bytes / count;
+        for (int p = 0; p < METER_PARTS; p++)
+            d->weight_bytes += (double)b->meter.part[p].bytes / count;
+    }
+    meter_off(b);
+    if (!ok)
+        return false;
+    qsort(steps, (size_t)count, sizeof *steps, by_time);
+    d->metered_steps = (count + 1) / 2;
+    for (int i = 0; i < d->metered_steps; i++) {
+        d->metered_seconds += (double)steps[i].ns / 1e9 / d->metered_steps;
+        for (int p = 0; p < METER_PARTS; p++) {
+            d->part[p].ns += steps[i].part[p].ns;
+            d->part[p].bytes += steps[i].part[p].bytes;
+            d->part[p].flops += steps[i].part[p].flops;
+        }
+    }
+    return true;
+}
+
+/* Widths take turns, so that a busy neighbour disturbs all of them alike. */
+static bool measure_widths(struct bench *b, struct bench_decode *d)
+{
+    double seconds[BENCH_WIDTHS][VERIFY_REPEATS];
+    uint64_t bytes[BENCH_WIDTHS] = {0};
+    for (int rows = 1; rows <= b->o->block; rows *= 2)
+        d->verify[d->widths++].rows = rows;
+    const int64_t at = model_state_position(b->s);
+    bool ok = true;
+    progress_begin(&b->progress, "verification", "rounds", VERIFY_REPEATS);
+    for (int i = 0; ok && i < VERIFY_REPEATS; i++) {
+        fill_ids(b, BENCH_MOST_BLOCK);
+        for (int w = 0; ok && w < d->widths; w++) {
+            const int rows = d->verify[w].rows;
+            meter_on(b);
+            b->meter.recorder = NULL; /* not a prefill chunk */
+            const int64_t start = clock_now_ns();
+            ok = forward(b, rows, rows);
+            seconds[w][i] = clock_seconds(start);
+            model_state_rewind(b->s, at);
+            for (int p = 0; p < METER_PARTS; p++)
+                bytes[w] += b->meter.part[p].bytes;
+        }
+        progress_update(&b->progress, (uint64_t)i + 1);
+    }
+    meter_off(b);
+    for (int w = 0; ok && w < d->widths; w++) {
+        d->verify[w].median = stats_median(seconds[w], VERIFY_REPEATS);
+        d->verify[w].least = stats_min(seconds[w], VERIFY_REPEATS);
+        d->verify[w].weight_bytes = (double)bytes[w] / VERIFY_REPEATS;
+    }
+    return ok;
+}
+
+static bool measure_decode(struct bench *b, int64_t context)
+{
+    struct bench_decode *d = &b->r->decode[b->r->contexts];
+    *d = (struct bench_decode){.context = context, .tokens = (int)b->o->decode_tokens};
+    if (model_state_position(b->s) > context)
+        model_state_rewind(b->s, 0);
+    if (!feed(b, context, "filling the context") || !measure_steps(b, d) || !measure_parts(b, d) ||
+        !measure_widths(b, d))
+        return false;
+    d->read_after = read_now(b);
+    b->r->contexts++;
+    return go_on(b);
+}
+
+/* ---- all of it ---- */
+
+/* Positions beyond a context that decoding there takes. */
+static int64_t room_beyond(const struct bench_options *o)
+{
+    return WARM_STEPS + 1 + 2 * o->decode_tokens + BENCH_MOST_BLOCK;
+}
+
+/* The contexts to decode at, and the positions to serve, from what the model can hold. */
+static bool choose_contexts(struct bench *b, int64_t contexts[BENCH_CONTEXTS], int *count,
+                            int64_t *positions)
+{
+    json_t *config;
+    if (!checkpoint_read_config(b->o->weights, &config, b->err))
+        return false;
+    const json_t *limit = json_object_get(config, "max_position_embeddings");
+    const int64_t most = json_is_integer(limit) ? json_integer_value(limit) : FAR_CONTEXT;
+    json_decref(config);
+    const int64_t room = room_beyond(b->o), far = most - room;
+    *count = 0;
+    if (b->o->context > 0) {
+        contexts[(*count)++] = b->o->context;
+    } else {
+        const int64_t wanted[BENCH_CONTEXTS] = {NEAR_CONTEXT, FAR_CONTEXT};
+        for (int i = 0; i < BENCH_CONTEXTS; i++) {
+            const int64_t c = wanted[i] < far ? wanted[i] : far;
+            if (c > 0 && (*count == 0 || c > contexts[*count - 1]))
+                contexts[(*count)++] = c;
+        }
+    }
+    *positions = *count > 0 ? contexts[*count - 1] + room : 0;
+    if (*positions < b->o->prompt_tokens)
+        *positions = b->o->prompt_tokens;
+    if (*count > 0 && *positions <= most)
+        return true;
+    error_set(b->err, "CONTEXT-EXCEEDED", "the model holds %lld positions; %lld are needed",
+              (long long)most, (long long)(*count > 0 ? *positions : room + 1));
+    return error_at(b->err, b->o->weights, "context", NULL);
+}
+
+static bool run(struct bench *b)
+{
+    int64_t contexts[BENCH_CONTEXTS], positions;
+    int count;
+    bench_read_machine(b->r);
+    if (!choose_contexts(b, contexts, &count, &positions) || !measure_load(b, positions))
+        return false;
+    /* A program that profiles has given the model a meter: its recorder is kept, in ours. */
+    const struct compute_meter *given = compute_get_meter(model_compute(b->m));
+    b->recorder = given ? given->recorder : NULL;
+    meter_off(b);
+    b->meter.expert_layers = b->r->info.layers;
+    b->meter.expert_stride = model_experts(b->m);
+    if (b->meter.expert_stride > 0)
+        b->meter.expert_rows =
+            memory_alloc((size_t)b->meter.expert_layers * (size_t)b->meter.expert_stride *
+                         sizeof *b->meter.expert_rows);
+    if (!measure_machine(b) || !measure_prefill(b))
+        return false;
+    count_experts(b);
+    for (int i = 0; i < count; i++)
+        if (!measure_decode(b, contexts[i]))
+            return false;
+    b->r->kv_bytes = model_state_bytes(b->s);
+    drop_buffer(b); /* not the engine's */
+    bench_read_memory(b->r);
+    return true;
+}
+
+bool bench_run(const struct bench_options *o, struct bench_result *r, struct error *err)
+{
+    *r = (struct bench_result){.prompt_tokens = (int)o->prompt_tokens};
+    struct bench b = {.o = o, .r = r, .err = err, .random = 0x9e3779b97f4a7c15u};
+    b.progress.quiet = o->quiet;
+    const bool ok = run(&b);
+    close_model(&b);
+    drop_buffer(&b);
+    free(b.meter.expert_rows);
+    free(b.ids);
+    free(b.logits);
+    return ok;
+}
+
+void bench_result_free(struct bench_result *r)
+{
+    arena_free(&r->arena);
+}
