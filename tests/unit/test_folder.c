@@ -1,0 +1,114 @@
+/* Folders that appear whole or not at all. */
+#include "base/file.h"
+#include "base/folder.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* after the four above */
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct fixture {
+    struct arena arena;
+    char root[64];
+    struct error err;
+    struct folder_build build;
+};
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    snprintf(f->root, sizeof f->root, "/tmp/mlxfast-folder-XXXXXX");
+    *state = f;
+    return f && mkdtemp(f->root) ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    folder_abandon(&(struct folder_build){.temporary = path_join(&f->arena, f->root, "out")});
+    rmdir(f->root);
+    const int left = access(f->root, F_OK) == 0;
+    arena_free(&f->arena);
+    free(f);
+    return left; /* whatever a test left would keep the folder */
+}
+
+static void begin(struct fixture *f, const char *name)
+{
+    assert_true(folder_plan(&f->arena, path_join(&f->arena, f->root, name), &f->build, &f->err));
+    assert_true(folder_begin(&f->build, &f->err));
+    assert_true(file_write_atomic(path_join(&f->arena, f->build.temporary, "a"), "x", 1, &f->err));
+}
+
+static void test_commit(void **state)
+{
+    struct fixture *f = *state;
+    begin(f, "out///");
+    assert_false(file_exists(f->build.out));
+    assert_true(folder_commit(&f->build, &f->err));
+    assert_true(file_exists(path_join(&f->arena, f->build.out, "a")));
+    assert_false(file_exists(f->build.temporary));
+    struct folder_build again;
+    assert_false(folder_plan(&f->arena, f->build.out, &again, &f->err));
+    assert_string_equal(f->err.name, "OUT-EXISTS");
+}
+
+static void test_abandon(void **state)
+{
+    struct fixture *f = *state;
+    begin(f, "out");
+    folder_abandon(&f->build);
+    assert_false(file_exists(f->build.temporary));
+    assert_false(file_exists(f->build.out));
+}
+
+/* Something came to stand there while the files were made. */
+static void test_never_onto_another(void **state)
+{
+    struct fixture *f = *state;
+    begin(f, "out");
+    assert_int_equal(mkdir(f->build.out, 0777), 0);
+    assert_false(folder_commit(&f->build, &f->err));
+    assert_string_equal(f->err.name, "IO");
+    assert_true(file_exists(path_join(&f->arena, f->build.temporary, "a")));
+    folder_abandon(&f->build);
+}
+
+static void test_space(void **state)
+{
+    struct fixture *f = *state;
+    assert_true(folder_plan(&f->arena, path_join(&f->arena, f->root, "o"), &f->build, &f->err));
+    assert_true(folder_check_space(&f->build, 1, &f->err));
+    assert_false(folder_check_space(&f->build, (uint64_t)1 << 62, &f->err));
+    assert_string_equal(f->err.name, "NO-SPACE");
+    assert_true(strtoull(f->err.value, NULL, 10) > 0);
+}
+
+static void test_refused_places(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const places[] = {"", "/", "/nowhere/at/all"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        assert_false(folder_plan(&f->arena, places[i], &f->build, &f->err));
+        assert_string_equal(f->err.name, "IO");
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_commit, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_abandon, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_never_onto_another, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_space, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_refused_places, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
