@@ -162,13 +162,15 @@ static json_t *tokens_json(const int64_t *items, size_t count)
 
 /* What the top-2 gaps of a continuation came to. */
 struct gaps {
-    double minimum;
+    double minimum, seed; /* seed: of the row behind the prompt, which gives the seed token */
     int64_t near_ties, rows;
 };
 
 static void note_gap(struct gaps *g, const struct wire_top_logits *t)
 {
     const double gap = t->items[0].logit - t->items[1].logit;
+    if (g->rows == 0)
+        g->seed = gap;
     if (g->rows++ == 0 || gap < g->minimum)
         g->minimum = gap;
     g->near_ties += gap < SCREEN_NEAR_TIE_GAP;
@@ -222,7 +224,7 @@ static bool record_forced(struct recorder *r, const struct prompt *p, int64_t st
     *gaps = (struct gaps){0};
     if (r->o->mock) {
         mock_greedy(r, p, steps, out);
-        *gaps = (struct gaps){.minimum = 1, .rows = steps};
+        *gaps = (struct gaps){.minimum = 1, .seed = 1, .rows = steps};
         return true;
     }
     struct client *c;
@@ -323,6 +325,7 @@ static void add_screen(struct recorder *r, const struct prompt *p, const int64_t
                         json_real(screen_distinct_fraction(p->items, p->count)));
     json_object_set_new(s, "row_count", json_integer(gaps->rows));
     json_object_set_new(s, "minimum_top2_gap", json_real(gaps->minimum));
+    json_object_set_new(s, "seed_row_top2_gap", json_real(gaps->seed));
     json_object_set_new(s, "near_tie_row_count", json_integer(gaps->near_ties));
     json_object_set_new(s, "ngram", screen_ngram_json(&ngram));
     json_array_append_new(r->screens, s);

@@ -1,6 +1,7 @@
 """The DFlash track of laguna-nano: its files fit together and are screened, a golden of it can be made
 again byte for byte, and the engine that ships passes it."""
 
+import array
 import hashlib
 import json
 import pathlib
@@ -66,6 +67,26 @@ def test_the_ngram_screen_is_reported(build, run, name):
     rate = json.loads(result.stdout)["longest_match_most_recent_hit_rate"]
     (row,) = [line for line in (TRACK / "SCREEN.md").read_text().splitlines() if f"| {name} |" in line]
     assert float(row.rsplit("=", 1)[1].strip(" |")) == pytest.approx(rate, abs=0.0005)
+
+
+def test_no_seed_ends_in_a_near_tie(build, run, tmp_path):
+    """The token after the seed is compared exactly: an honest build must not be refused for it."""
+    gaps = {}
+    for line in (TRACK / "SCREEN.md").read_text().splitlines():
+        cells = [c.strip() for c in line.strip("|").split("|")]
+        if cells[0] in NAMES:
+            gaps[cells[0]] = float(cells[4])
+        elif cells[0] == "prompt":
+            assert cells[4] == "seed row's gap"
+    assert set(gaps) == set(NAMES)
+    assert min(gaps.values()) > CONTRACT["fidelity"]["near_tie_logits"]
+    nearest = min(gaps, key=gaps.get)
+    result = run([build / "bench-worker", "logits", "--weights", ROOT / "models" / "laguna-nano",
+                  "--tokens-file", TRACK / "prompts" / f"{nearest}.txt", "--out", tmp_path / "logits"])
+    assert result.returncode == 0, result.stderr
+    row = array.array("f", (tmp_path / "logits").read_bytes())[-CONTRACT["vocab_size"]:]
+    first, second = sorted(row, reverse=True)[:2]
+    assert first - second == pytest.approx(gaps[nearest], abs=0.00005)
 
 
 def test_the_normalisers_are_the_measured_ones():

@@ -107,6 +107,7 @@ def test_screen_report(kit):
     assert screens[0]["distinct_token_fraction"] == len(set(prompt(0))) / SEED
     assert screens[0]["ngram"]["continuation_token_count"] == 129
     assert screens[0]["row_count"] == SUBMIT + 1
+    assert all(s["seed_row_top2_gap"] >= s["minimum_top2_gap"] for s in screens)
 
 
 @pytest.mark.parametrize("extra, status, text", [
