@@ -258,6 +258,9 @@ static bool check_limits(const struct reader *r, const struct fidelity_limits *l
             snprintf(what, sizeof what, "is above %s", orders[i].more);
             return refuse(r, orders[i].less, what);
         }
+    if (l->has_mean && count_at(r, "work_binding_comparison_count") >= FIDELITY_MEAN_LEAST &&
+        real_at(r, "mean_top2_logit_delta") > l->mean)
+        return refuse(r, "mean_top2_logit_delta", "is above the contract's limit");
     if (count_at(r, "admissible_near_tie_count") >
         fidelity_budget(l->near_tie_per_thousand, tokens))
         return refuse(r, "admissible_near_tie_count", "is above the contract's budget");

@@ -29,7 +29,7 @@ static const char report[] =
     "\"rejected_tail_comparison_count\":72,\"max_rejected_tail_logit_delta\":0.0,"
     "\"accepted_draft_total\":50,\"rejected_draft_total\":30,\"target_tail_total\":20,"
     "\"round_count\":20,\"seed_token_count\":24,\"target_cache_offset_final\":88,"
-    "\"work_binding_comparison_count\":128,\"max_top2_logit_delta\":0.0,"
+    "\"work_binding_comparison_count\":128,\"max_top2_logit_delta\":0.25,"
     "\"mean_top2_logit_delta\":0,\"p50_top2_logit_delta\":0.0,\"p99_top2_logit_delta\":0.0,"
     "\"max_top2_logit_relative_delta\":0.0,\"p99_top2_logit_relative_delta\":0.0,"
     "\"work_binding_tolerance_absolute\":0.5,\"work_binding_tolerance_relative\":0.25,"
@@ -45,6 +45,8 @@ static const struct block_report_rules rules = {.track_id = "t-v1",
                                                 .golden_sha256 = POOLED,
                                                 .limits = {.absolute = 0.5,
                                                            .relative = 0.25,
+                                                           .has_mean = true,
+                                                           .mean = 0.125,
                                                            .near_tie_per_thousand = 40,
                                                            .residual_per_thousand = 5}};
 
@@ -154,9 +156,11 @@ static void test_report_agrees_with_itself_and_the_rules(void **state)
         {"work_binding_comparison_count", "127", "work_binding_comparison_count"},
         {"max_top2_logit_delta", "0.5", NULL},
         {"max_top2_logit_delta", "0.5001", "max_top2_logit_delta"},
-        {"mean_top2_logit_delta", "0.1", "mean_top2_logit_delta"},
+        {"mean_top2_logit_delta", "0.125", NULL},
+        {"mean_top2_logit_delta", "0.126", "mean_top2_logit_delta"},
+        {"mean_top2_logit_delta", "0.26", "mean_top2_logit_delta"},
         {"p50_top2_logit_delta", "0.1", "p50_top2_logit_delta"},
-        {"p99_top2_logit_delta", "0.1", "p99_top2_logit_delta"},
+        {"p99_top2_logit_delta", "0.26", "p99_top2_logit_delta"},
         {"p99_top2_logit_relative_delta", "0.1", "p99_top2_logit_relative_delta"},
         {"max_top2_logit_relative_delta", "0.25", NULL},
         {"max_top2_logit_relative_delta", "0.2501", "max_top2_logit_relative_delta"},
