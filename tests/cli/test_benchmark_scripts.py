@@ -42,6 +42,20 @@ class Place:
             "MLXFAST_DFLASH_LOCAL_WORK_DIR": str(folder / "dflash"),
             "MLXFAST_LOCAL_TEST_SENSORS": str(folder / "no-sensors"),
             "MLXFAST_LOCAL_TEST_COMMAND_S": "200", "MLXFAST_DFLASH_LOCAL_ITERATE_TOKENS": "8"}
+        # A few tokens on a busy machine may take any time: no speed-up is implausible or too low.
+        contract = json.loads((TRACKS[DFLASH] / "contract.json").read_text())
+        contract["block_decode"] |= {"raw_speedup_min": 1e-6, "raw_speedup_max": 1e6}
+        contract["decode_speedup_floor"] = 1e-6
+        self.contract = folder / "contract.json"
+        self.contract.write_text(json.dumps(contract))
+
+    def variables(self, script, given):
+        """The environment of one run."""
+        own = {}
+        if script == DFLASH:
+            own = {"MLXFAST_DFLASH_CONTRACT_PATH": self.contract,
+                   "MLXFAST_CORRECTNESS_GOLDEN_PATH": TRACKS[DFLASH] / "public.golden.json"}
+        return self.environment | {k: str(v) for k, v in (own | given).items()}
 
     def locked(self):
         """The same with the guard on, and a lock of its own."""
@@ -52,12 +66,12 @@ class Place:
     def run(self, script, *arguments, timeout=300, **variables):
         return subprocess.run([str(ROOT / script), *(arguments or ("--local-iterate",))], cwd=self.folder,
                               capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
-                              env=self.environment | {k: str(v) for k, v in variables.items()})
+                              env=self.variables(script, variables))
 
     def start(self, script, **variables):
         return subprocess.Popen([str(ROOT / script), "--local-iterate"], cwd=self.folder, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-                                env=self.environment | {k: str(v) for k, v in variables.items()})
+                                env=self.variables(script, variables))
 
     def assert_sealed(self):
         data = self.score.read_bytes()
@@ -539,6 +553,11 @@ def test_a_submit_run_of_a_fixture(place):
     assert result.returncode == 0, result.stdout + result.stderr
     m = place.assert_sealed()["metrics"]
     assert (m["mode"], m["decode_tokens"], m["accepted_pair_count"]) == ("dflash-local-submit", 4, 3)
+    # A pinned prompt has its normaliser.
+    (entry,) = [e for e in json.loads(place.contract.read_text())["timed_prompt_pool"]
+                if e["sha256"] == hashlib.sha256(fixture.read_bytes()).hexdigest()]
+    assert m["scoring_normalized"] is True
+    assert m["noop_reference_decode_speedup"] == entry["noop_decode_speedup"]
     assert m["golden_hash"] == hashlib.sha256(fixture.read_bytes()).hexdigest()
     assert not (place.folder / "dflash" / "golden.json").exists()
 
