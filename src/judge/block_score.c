@@ -149,6 +149,31 @@ static void set_speed(struct score_document *d, const struct block_aggregate *al
     score_set_number(d, "decode_speedup", all->ratio_of_means);
 }
 
+struct block_stall block_score_stall(const struct block_score_inputs *in)
+{
+    struct block_stall s = {.known = true};
+    for (size_t i = 0; i < 2 * in->pair_count; i++) {
+        const bool of_the_benchmark = i % 2 != 0;
+        const struct block_report *leg = &(of_the_benchmark ? in->benchmarks : in->probes)[i / 2];
+        s.failed = s.failed || leg->error;
+        s.known = s.known && !leg->error && leg->has_latency;
+        if (leg->error || !leg->has_latency || leg->max_over_median <= s.worst)
+            continue;
+        s.worst = leg->max_over_median;
+        s.pair = i / 2;
+        s.of_the_benchmark = of_the_benchmark;
+    }
+    s.stalled = s.worst > in->contract->block_decode.stall_factor;
+    s.known = s.known || s.stalled;
+    return s;
+}
+
+static void set_stall(struct score_document *d, const struct block_score_inputs *in)
+{
+    const struct block_stall s = block_score_stall(in);
+    score_set_json(d, "stall_guardrail_passed", s.known ? json_boolean(!s.stalled) : json_null());
+}
+
 /* A leg that failed has no time: its failure is the run's. */
 static bool fail_legs(struct score_document *d, const struct block_score_inputs *in)
 {
@@ -218,6 +243,7 @@ void block_score_fill(struct score_document *d, const struct block_score_inputs 
     set_defaults(d);
     set_identity(d, in);
     set_tripwire(d, in);
+    set_stall(d, in);
     if (fail_legs(d, in))
         return;
     set_legs(d, in);

@@ -28,9 +28,11 @@ struct block_report {
     double seconds_per_token, decode_seconds;
     int64_t seed_count, rounds, accepted, rejected, residual;
     double accepted_rate, longest; /* of its requests, in seconds */
+    bool has_latency;              /* the next is told: it is not where the median is 0 */
+    double max_over_median;        /* latency of its rounds */
     bool all_matched, trained_drafter;
-    bool own_reference;    /* the engine was judged by itself */
-    const char *drafter;   /* digests of what ran */
+    bool own_reference;  /* the engine was judged by itself */
+    const char *drafter; /* digests of what ran */
     const char *weights;
 };
 /* What a report must agree with. */
@@ -74,6 +76,17 @@ bool block_score_check_raw(const struct contract_block_decode *b, double raw, st
 
 /* ---- The document ---- */
 
+/* The guardrail that has a ranked pair measured again (block_pairs.h), of a local run's legs: it
+ * tells, and decides nothing. */
+struct block_stall {
+    bool failed;           /* a leg did, and tells nothing */
+    bool known;            /* every leg tells its latency, or one that does is stalled */
+    bool stalled;          /* a leg's longest round above stall_factor times its median one */
+    double worst;          /* the largest ratio told; of pair and side */
+    size_t pair;           /* from 0 */
+    bool of_the_benchmark; /* else of the probe */
+};
+
 enum block_mode { BLOCK_LOCAL_ITERATE, BLOCK_LOCAL_SUBMIT };
 bool block_mode_parse(const char *text, enum block_mode *out);
 const char *block_mode_name(enum block_mode mode);
@@ -92,6 +105,7 @@ struct block_score_inputs {
     int64_t tripwire_cases;
     json_t *diverged; /* what drifted; NULL: not told. Borrowed */
 };
+struct block_stall block_score_stall(const struct block_score_inputs *in);
 /* Fills a document that score_document_init made. What fails the run is in it: a leg's own failure,
  * the tripwire, the bounds, the floor (on the normalised number, where there is one). */
 void block_score_fill(struct score_document *d, const struct block_score_inputs *in);

@@ -279,8 +279,7 @@ static bool check_latency(const struct reader *r)
     if (!is_within(longest + median * (double)(rounds - rounds / 2 - 1),
                    real_at(r, "decode_seconds")))
         return refuse(r, "p50_block_request_seconds", "is more than the rounds' time allows");
-    return ratio == NULL ||
-           (median > 0 && is_near(json_number_value(ratio), longest / median)) ||
+    return ratio == NULL || (median > 0 && is_near(json_number_value(ratio), longest / median)) ||
            refuse(r, "max_over_median_round_latency", "contradicts the times");
 }
 
@@ -348,6 +347,8 @@ static bool read_report(const struct reader *r, const struct block_report_rules 
     out->residual = count_at(r, "residual_divergence_count");
     out->accepted_rate = real_at(r, "accepted_draft_rate");
     out->longest = real_at(r, "max_block_request_seconds");
+    out->has_latency = json_object_get(r->object, "max_over_median_round_latency") != NULL;
+    out->max_over_median = real_at(r, "max_over_median_round_latency");
     out->own_reference = strcmp(text_at(r, "reference_engine"), BLOCK_OWN_REFERENCE) == 0;
     out->weights = arena_strdup(a, text_at(r, "weights_sha256"));
     out->drafter = arena_strdup(a, text_at(r, "drafter_sha256"));

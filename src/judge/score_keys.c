@@ -170,6 +170,7 @@ static const struct score_key block_keys[] = {
     {"dflash_decode_speedup_min", SCORE_REAL, false},
     {"public_drift_divergences", SCORE_ARRAY, false},
     {"reference_engine", SCORE_TEXT, false},
+    {"stall_guardrail_passed", SCORE_BOOL, NULLABLE}, /* null: not known */
 };
 static const struct score_key divergence_keys[] = {
     {"case", SCORE_TEXT, false},          {"step", SCORE_INT, false},

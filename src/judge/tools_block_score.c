@@ -251,9 +251,25 @@ static bool score(struct scoring *s, struct error *err)
            set_provenance(s, err) && (block_score_fill(&s->document, &s->in), true) && seal(s, err);
 }
 
+static void tell_stall(const struct scoring *s)
+{
+    const struct block_stall stall = block_score_stall(&s->in);
+    const double factor = s->contract->block_decode.stall_factor;
+    if (stall.stalled)
+        fprintf(stderr,
+                "dflash-score: stalled: the longest round of pair %zu's %s took %.2f times its "
+                "median one, %.6g are allowed; a ranked pair is measured again\n",
+                stall.pair + 1, stall.of_the_benchmark ? "benchmark" : "probe", stall.worst,
+                factor);
+    else if (!stall.known && !stall.failed)
+        fprintf(stderr, "dflash-score: whether a leg stalled is not known: a report does not tell "
+                        "how long its rounds took\n");
+}
+
 static void tell(const struct scoring *s)
 {
     const json_t *m = s->document.metrics;
+    tell_stall(s);
     if (s->document.passed)
         fprintf(stderr, "dflash-score: passed, score %.6f (%s), not rankable\n", s->document.score,
                 json_is_true(json_object_get(m, "scoring_normalized")) ? "normalised"

@@ -190,6 +190,33 @@ def test_a_failed_leg_fails_the_score(score):
     assert document["metrics"]["passed_correctness"] is False
 
 
+def latency(report, ratio):
+    """Rounds of which the longest takes so many times the median one, in a time that has room for them."""
+    report = timed(report, report["parent_measured_seconds_per_token"])
+    if ratio is None:
+        return {k: v for k, v in report.items() if k != "max_over_median_round_latency"}
+    return {**report, "p50_block_request_seconds": 0.001, "max_block_request_seconds": 0.001 * ratio,
+            "max_over_median_round_latency": ratio}
+
+
+@pytest.mark.parametrize("probe, benchmark, passed, said", [
+    (4.0, 4.0, True, None),
+    (1.0, 4.1, False, "stalled: the longest round of pair 1's benchmark took 4.10 times its median one, 4 are"),
+    (5.5, 4.1, False, "stalled: the longest round of pair 1's probe took 5.50 times"),
+    (None, 1.0, None, "whether a leg stalled is not known"),
+    (1.0, None, None, "whether a leg stalled is not known"),
+    (None, 4.1, False, "pair 1's benchmark took 4.10 times"),
+])
+def test_a_stalled_leg_is_told_and_decides_nothing(score, probe, benchmark, passed, said):
+    result = score.run(pairs=[(latency(score.probe, probe), latency(score.benchmark, benchmark))])
+    document = score.passed(result)
+    assert document["metrics"]["stall_guardrail_passed"] is passed
+    assert document["score"] == SERIAL / BLOCK
+    lines = result.stderr.splitlines()
+    assert len(lines) == (2 if said else 1)
+    assert said is None or said in lines[0]
+
+
 def test_reports_of_this_machine_are_accepted(score):
     """Unchanged: whatever the speedup is, the reports are sound."""
     assert score.run(pairs=[score.raw]).returncode in (0, 1)

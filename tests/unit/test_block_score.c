@@ -82,7 +82,9 @@ static void test_report_is_read(void **state)
     assert_true(r.accepted == 50 && r.rejected == 30 && r.residual == 1);
     assert_true(r.seconds_per_token == 0.25 && r.decode_seconds == 16 && r.accepted_rate == 0.625);
     assert_true(!r.all_matched && r.trained_drafter);
+    assert_true(r.has_latency && r.max_over_median == 3);
     assert_true(parse_with("max_over_median_round_latency", NULL, &r, &err));
+    assert_false(r.has_latency);
 }
 
 static void test_every_key_is_required_and_typed(void **state)
@@ -564,6 +566,56 @@ static void test_no_drafts(void **state)
     drop(&f);
 }
 
+/* Two pairs, factor 4; a ratio below 0 is not told. */
+static void test_stall_guardrail(void **state)
+{
+    (void)state;
+    static const struct {
+        double probes[2], benchmarks[2];
+        bool failed;
+        json_type said;
+        size_t pair;
+        bool of_the_benchmark;
+    } rows[] = {
+        {{1, 1}, {1, 4}, false, JSON_TRUE, 1, true},
+        {{4, 1}, {1, 1}, false, JSON_TRUE, 0, false},
+        {{1, 1}, {1, 4.001}, false, JSON_FALSE, 1, true},
+        {{1, 1}, {5, 1}, false, JSON_FALSE, 0, true},
+        {{1, 4.001}, {1, 1}, false, JSON_FALSE, 1, false},
+        {{6, 7}, {8, 9}, false, JSON_FALSE, 1, true},
+        {{-1, 1}, {2, 1}, false, JSON_NULL, 0, true},
+        {{1, 1}, {1, -1}, false, JSON_NULL, 0, false},
+        {{-1, -1}, {-1, -1}, false, JSON_NULL, 0, false},
+        {{-1, 1}, {1, 4.001}, false, JSON_FALSE, 1, true},
+        {{1, 1}, {1, 1}, true, JSON_NULL, 0, false},
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct fixture f;
+        build(&f, OTHER, 1, 0.5);
+        f.probes[1] = f.probes[0];
+        f.benchmarks[1] = f.benchmarks[0];
+        f.in.pair_count = 2;
+        for (size_t k = 0; k < 2; k++) {
+            f.probes[k].has_latency = rows[i].probes[k] >= 0;
+            f.probes[k].max_over_median = rows[i].probes[k];
+            f.benchmarks[k].has_latency = rows[i].benchmarks[k] >= 0;
+            f.benchmarks[k].max_over_median = rows[i].benchmarks[k];
+        }
+        if (rows[i].failed)
+            f.benchmarks[1].error = "dflash_empty_block";
+        const json_t *told = json_object_get(score(&f), "stall_guardrail_passed");
+        if (!told || json_typeof(told) != rows[i].said)
+            fail_msg("row %zu", i);
+        assert_int_equal(f.document.passed, !rows[i].failed); /* it decides nothing */
+        const struct block_stall s = block_score_stall(&f.in);
+        assert_int_equal(s.stalled, rows[i].said == JSON_FALSE);
+        assert_int_equal(s.known, rows[i].said != JSON_NULL);
+        assert_int_equal(s.failed, rows[i].failed);
+        assert_true(s.pair == rows[i].pair && s.of_the_benchmark == rows[i].of_the_benchmark);
+        drop(&f);
+    }
+}
+
 static void test_normaliser(void **state)
 {
     (void)state;
@@ -603,6 +655,7 @@ static void test_keys_of_the_mode(void **state)
         {"public_drift_divergences", "[{}]"},
         {"public_drift_divergences", "{}"},
         {"dflash_tokens", "1"},
+        {"stall_guardrail_passed", "0"},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct fixture f;
@@ -635,6 +688,7 @@ int main(void)
         cmocka_unit_test(test_tripwire),
         cmocka_unit_test(test_failed_leg_fails_the_score),
         cmocka_unit_test(test_no_drafts),
+        cmocka_unit_test(test_stall_guardrail),
         cmocka_unit_test(test_normaliser),
         cmocka_unit_test(test_keys_of_the_mode),
     };
