@@ -94,7 +94,7 @@ static bool plan_sandbox(struct dflash_setup *s, bool is_reference, const char *
     struct client_options *o = is_reference ? &s->reference : &s->candidate;
     struct sandbox_plan *plan = is_reference ? &s->reference_sandbox : &s->candidate_sandbox;
     const struct sandbox_request request = {
-        .mode = SANDBOX_LOCAL,
+        .mode = dflash_is_official() ? SANDBOX_OFFICIAL : SANDBOX_LOCAL,
         .switched_off = f->no_sandbox,
         .reference_leg = is_reference,
         .engine = o->engine,

@@ -230,16 +230,21 @@ def test_the_golden_behind_the_command_line(track):
     """golden_from_parent.py: without the sandbox every draft is right; in it the engine is the honest one."""
     report, result = track.run("golden_from_parent.py")
     assert result.returncode == 0 and report["accepted_draft_rate"] > 0.9
-    probe = subprocess.run([BUILD / "benchd", "probe-sandbox", "--json"], capture_output=True,
-                           text=True, timeout=60)
-    if probe.returncode != 0:
-        pytest.skip("the second half needs a sandbox, and none can be built here")
-    for folder in (track.folder, *track.folder.parents[:2]):
-        folder.chmod(0o755)
+    sandbox_or_skip(track.folder)
     report, result = track.run("golden_from_parent.py", "known", "--engine-tree", CHEATS,
                                sandbox=True)
     assert result.returncode == 0, result.stderr
     assert report["accepted_draft_rate"] == track.honest()["accepted_draft_rate"]
+
+
+def sandbox_or_skip(*folders):
+    """Of a test that needs one; an engine in it is another user, who must be able to read these."""
+    probe = subprocess.run([BUILD / "benchd", "probe-sandbox"], capture_output=True, timeout=60)
+    if probe.returncode != 0:
+        pytest.skip("needs a sandbox, and none can be built here")
+    for folder in folders:
+        for part in (folder, *folder.parents[:2]):
+            part.chmod(0o755)
 
 
 # Each puts what it has read of the prompt into another part of what the judge might say.
@@ -271,21 +276,22 @@ def test_an_official_run_says_nothing_in_the_engines_words(track, tmp_path, carr
     letters = "".join(chr(97 + t // 16) + chr(97 + t % 16) for t in seed)
     number = str(int("".join("%02d" % t for t in seed[:9])))
 
-    def told(env):
+    def told(*how, **env):
         result = subprocess.run(
             [str(a) for a in (BUILD / "benchd", "dflash-benchmark", "--engine", engine,
                               "--reference-engine", TOY, "--weights", track.weights, "--drafter",
                               track.drafter, "--contract", track.contract, "--golden",
-                              track.golden["known"], "--no-sandbox")],
+                              track.golden["known"], *how)],
             capture_output=True, text=True, timeout=60, env={**os.environ, **env})
         assert result.returncode == 1
         assert json.loads(result.stdout)["error"] in ("Engine", "Json", "NonceMismatch", "Protocol")
         return result.stdout + result.stderr
 
-    said = told({"MLXFAST_OFFICIAL_BENCHMARK_RUN": "1"})
-    assert letters[:8] not in said and number not in said, said
     if carrier in ("error", "key", "log"):
-        assert letters[:8] in told({})
+        assert letters[:8] in told("--no-sandbox")
+    sandbox_or_skip(track.folder, tmp_path)
+    said = told("--engine-tree", CHEATS, MLXFAST_OFFICIAL_BENCHMARK_RUN="1")
+    assert letters[:8] not in said and number not in said, said
 
 
 def test_what_two_logits_do_not_show(track):

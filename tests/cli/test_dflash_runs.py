@@ -4,6 +4,7 @@ a reference under its name, and the real engine on laguna-nano."""
 import itertools
 import json
 import signal
+import subprocess
 import time
 
 import pytest
@@ -237,7 +238,18 @@ def test_an_official_run_has_the_contracts_tolerances(kit, flag):
     assert flag in result.stderr and result.stdout == "" and not kit.output.exists()
     result = kit.benchmark(flag, "0.01")
     assert result.returncode == 2 and "USAGE: " in result.stderr and "narrowed" in result.stderr
-    assert kit.benchmark(env={"MLXFAST_OFFICIAL_BENCHMARK_RUN": "1"}).returncode == 0
+
+
+def test_an_official_run_needs_the_sandbox(kit):
+    official = {"MLXFAST_OFFICIAL_BENCHMARK_RUN": "1"}
+    kit.assert_failed(kit.benchmark(env=official), "SandboxDisabled")
+    kit.assert_failed(kit.benchmark(sandbox=True, env={**official, "MLXFAST_NO_SANDBOX": "1"}),
+                      "SandboxDisabled")
+    result = kit.benchmark(sandbox=True, env=official)
+    if subprocess.run([BUILD / "benchd", "probe-sandbox"], capture_output=True).returncode == 0:
+        assert kit.report(result)["all_tokens_matched"] is True
+    else:
+        kit.assert_failed(result, "SANDBOX-UNAVAILABLE")
 
 
 # ---- misuse ----
