@@ -1,6 +1,7 @@
 #include "judge/pool.h"
 
 #include "base/file.h"
+#include "base/json.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -64,7 +65,26 @@ static bool check_entry(const struct contract *c, size_t index, struct error *er
     return true;
 }
 
-static bool check_file(const struct contract *c, size_t index, const char *folder,
+/* One prompt in two spellings would be drawn twice as often. What is no golden has no prompt to
+ * compare: its digest is all that is asked of it. seeds: those before. */
+static bool check_prompt(const struct contract *c, size_t index, const struct buffer *bytes,
+                         json_t *seeds, struct error *err)
+{
+    json_t *golden =
+        json_parse_strict(bytes->data, bytes->length, JSON_DEPTH_DEFAULT, "pool", NULL);
+    json_t *seed = json_object_get(golden, "seed_tokens");
+    bool ok = true;
+    for (size_t i = 0; ok && seed && i < json_array_size(seeds); i++)
+        ok = !json_equal(seed, json_array_get(seeds, i)) ||
+             entry_fail(c, index, "path", c->pool[index].path,
+                        "two entries hold the same prompt", err);
+    if (seed)
+        json_array_append(seeds, seed);
+    json_decref(golden);
+    return ok;
+}
+
+static bool check_file(const struct contract *c, size_t index, const char *folder, json_t *seeds,
                        struct error *err)
 {
     const struct contract_pool_entry *e = &c->pool[index];
@@ -82,6 +102,7 @@ static bool check_file(const struct contract *c, size_t index, const char *folde
                       bytes.length, sha256, (unsigned long long)e->bytes, e->sha256);
             error_at(err, path, NULL, NULL);
         }
+        ok = ok && (bytes.length == 0 || check_prompt(c, index, &bytes, seeds, err));
     }
     buffer_free(&bytes);
     arena_free(&a);
@@ -95,10 +116,12 @@ bool pool_check(const struct contract *c, const char *folder, struct error *err)
             return false;
     if (!check_count(c, err))
         return false;
-    for (size_t i = 0; folder && i < c->pool_count; i++)
-        if (!check_file(c, i, folder, err))
-            return false;
-    return true;
+    json_t *seeds = json_array();
+    bool ok = true;
+    for (size_t i = 0; ok && folder && i < c->pool_count; i++)
+        ok = check_file(c, i, folder, seeds, err);
+    json_decref(seeds);
+    return ok;
 }
 
 bool pool_kernel_random(void *context, uint16_t *out)

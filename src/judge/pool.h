@@ -15,7 +15,8 @@ enum { POOL_LEAST = 8 }; /* different digests, and different paths */
 /* Every entry of the contract's pool has a path, its bytes and its no-op speedup, and there are
  * enough different ones. Error POOL-INVALID, with the entry. folder: where the entries' files lie,
  * by the last part of their paths; each is read and must be what is pinned (GOLDEN-PIN-MISMATCH,
- * IO). NULL: the files are not looked at. */
+ * IO), and no two may hold the same seed_tokens in other bytes (POOL-INVALID). NULL: the files are
+ * not looked at. */
 bool pool_check(const struct contract *c, const char *folder, struct error *err);
 
 /* A number from 0 to 65535 from its source; false: the source has failed. */

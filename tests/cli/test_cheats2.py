@@ -224,6 +224,31 @@ def test_no_output_replaces_what_is_read(legs, tmp_path):
     assert json.loads(path.read_text()) == probe
 
 
+# ---- The pool ----
+
+def test_one_prompt_in_two_spellings_is_no_pool(legs, tmp_path):
+    kit = legs[0]
+    golden = json.loads(kit.golden.read_text())
+
+    def draw(texts):
+        entries = []
+        for i, text in enumerate(texts):
+            (tmp_path / f"{i}.json").write_text(text)
+            entries.append({"path": f"pool/{i}.json", "bytes": len(text), "noop_decode_speedup": 1.1,
+                            "sha256": hashlib.sha256(text.encode()).hexdigest()})
+        contract = tmp_path / "contract.json"
+        contract.write_text(json.dumps({"track_id": "t-v1", "timed_prompt_pool": entries}))
+        return subprocess.run(
+            [BUILD / "benchd", "draw-prompt", "--contract", contract, "--pool-dir", tmp_path],
+            capture_output=True, text=True, timeout=60)
+
+    prompts = [{**golden, "seed_tokens": [i, *golden["seed_tokens"][1:]]} for i in range(9)]
+    assert draw([json.dumps(p) for p in prompts]).returncode == 0
+    result = draw([*(json.dumps(p) for p in prompts), json.dumps(prompts[4], indent=1)])
+    assert result.returncode == 1 and "POOL-INVALID: " in result.stderr, result.stderr
+    assert "timed_prompt_pool[9].path" in result.stderr and result.stdout == ""
+
+
 # ---- Engines ----
 
 def test_the_golden_behind_the_command_line(track):
