@@ -129,8 +129,7 @@ bool dflash_prepare(struct dflash_setup *s, const char *const *hidden, struct er
            (f->reference_weights == NULL ||
             path_stamp(f->reference_weights, s->reference_weights, err)) &&
            path_stamp(f->engine, s->engine, err) &&
-           path_stamp(s->reference_engine, s->reference_stamp, err) &&
-           compare_engines(s, err) &&
+           path_stamp(s->reference_engine, s->reference_stamp, err) && compare_engines(s, err) &&
            show_digest(s, "weights", f->weights, s->weights_sha256, err) &&
            show_digest(s, "drafter", f->drafter, s->drafter_sha256, err) &&
            (hidden[0] == NULL || (weights_check_golden(f->weights, hidden[0], err) &&

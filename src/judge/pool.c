@@ -76,8 +76,8 @@ static bool check_prompt(const struct contract *c, size_t index, const struct bu
     bool ok = true;
     for (size_t i = 0; ok && seed && i < json_array_size(seeds); i++)
         ok = !json_equal(seed, json_array_get(seeds, i)) ||
-             entry_fail(c, index, "path", c->pool[index].path,
-                        "two entries hold the same prompt", err);
+             entry_fail(c, index, "path", c->pool[index].path, "two entries hold the same prompt",
+                        err);
     if (seed)
         json_array_append(seeds, seed);
     json_decref(golden);
