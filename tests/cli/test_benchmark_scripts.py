@@ -592,3 +592,13 @@ def test_no_reader_does_not_block_and_is_told(place):
     assert result.returncode == 0, result.stdout + result.stderr
     assert "temperature not known: MLXFAST_GPU_TEMP_CMD gives none" in result.stdout
     place.assert_sealed()
+
+
+def test_a_speed_that_is_not_believed_does_not_pass(place):
+    contract = json.loads(place.contract.read_text())
+    contract["block_decode"] |= {"raw_speedup_min": 1e5, "raw_speedup_max": 1e6}
+    place.contract.write_text(json.dumps(contract))
+    result = place.run(DFLASH)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "NOT passed: RAW-SPEEDUP-IMPLAUSIBLE" in result.stdout
+    assert place.assert_sealed()["passed"] is False

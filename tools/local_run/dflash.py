@@ -93,7 +93,8 @@ def time_pairs(judge, gate, golden, tokens, pairs, block, work):
     return done
 
 
-def show(metrics, pairs, score, gate, correct, tripwire):
+def show(document, pairs, score, gate, correct, tripwire):
+    metrics = document["metrics"]
     serial, fast = metrics["serial_seconds_per_token"], metrics["dflash_seconds_per_token"]
     total = lambda key: sum(report[key] for _, report in pairs)
     each = [s["parent_measured_seconds_per_token"] / d["parent_measured_seconds_per_token"]
@@ -120,6 +121,8 @@ def show(metrics, pairs, score, gate, correct, tripwire):
         ("machine", gate.summary()),
         ("sealed in", f"{score} (+ .sha256, benchmark-integrity)"),
     ])
+    if document["passed"] is not True and correct:
+        say(f"  NOT passed: {metrics['error']}")
     if metrics.get("residual_divergence_count"):
         say(f"  {metrics['residual_divergence_count']} tokens were admitted as residuals")
 
@@ -173,7 +176,7 @@ def main():
                "--tripwire", "passed" if correct else "drifted", "--tripwire-report", report,
                score=score)
     document = json.loads(score.read_text())
-    show(document["metrics"], reports, score, gate, correct, found)
+    show(document, reports, score, gate, correct, found)
     if held is not None:
         os.close(held)
     return 0 if document["passed"] is True or not correct else FAILED
