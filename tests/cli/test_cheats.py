@@ -468,7 +468,7 @@ def test_calibration_tells_of_engines_that_a_rule_refuses(track):
 OTHERS = {"near_ties_spent.py", "decoded_in_begin.py", "drafted_between.py", "prefilled_in_warm.py",
           "warm_up_in_window.py", "lookup_drafts.py", "memory_across_runs.py", "tail_hidden.py",
           "digest_invented.py", "head_pruned.py", "golden_from_parent.py", "second_invented.py",
-          "logits_shifted.py"}
+          "logits_shifted.py", "judge_in_league.py"}
 TOOLS = {"toy_engine.py", "doctor.py", "proxy.py"}
 
 

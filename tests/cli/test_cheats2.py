@@ -184,6 +184,18 @@ def test_an_engine_that_judges_itself_is_called_so_under_any_name(legs, tmp_path
         assert metrics["reference_engine"] == label
 
 
+def test_an_engine_in_league_with_itself(track, tmp_path):
+    """judge_in_league.py: believed only where it is its own judge, and the report and the score say who judged."""
+    report, result = track.run("judge_in_league.py")
+    assert result.returncode == 1 and report["error"] == "dflash_token_not_admissible"
+    said = track.benchd("dflash-benchmark", "--engine", CHEATS / "judge_in_league.py", "--golden",
+                        track.golden["known"])
+    report = json.loads(said.stdout)
+    assert report["all_tokens_matched"] and report["accepted_draft_rate"] == 1.0
+    assert report["reference_engine"] == "the engine itself"
+    assert report["official_score_produced"] is False
+
+
 def test_a_report_says_what_ran(legs):
     kit, _, benchmark = legs
     assert benchmark["golden_sha256"] == hashlib.sha256(kit.golden.read_bytes()).hexdigest()
