@@ -22,8 +22,8 @@ struct leg_flags {
     struct dflash_flags common;
     const char *golden;
     int64_t tokens, block_size, schedule_seed;
-    bool has_tokens, has_block_size, has_absolute, has_relative;
-    double absolute, relative;
+    bool has_tokens, has_block_size, has_absolute, has_relative, has_mean;
+    double absolute, relative, mean;
 };
 
 #define LEG_ROWS(f)                                                                                \
@@ -103,6 +103,18 @@ static bool widen(struct leg_run *r, const char *flag, bool given, double value,
     return true;
 }
 
+static bool widen_mean(struct leg_run *r, struct error *err)
+{
+    static const char flag[] = "--work-binding-tolerance-mean";
+    const struct leg_flags *f = r->f;
+    struct fidelity_limits *l = &r->setup.limits;
+    if (f->has_mean && !l->has_mean) {
+        error_set(err, "USAGE", "the contract has no limit of the mean");
+        return error_at(err, NULL, flag, NULL);
+    }
+    return widen(r, flag, f->has_mean, f->mean, &l->mean, err);
+}
+
 static bool open_leg(struct leg_run *r, struct error *err)
 {
     const struct leg_flags *f = r->f;
@@ -121,7 +133,8 @@ static bool open_leg(struct leg_run *r, struct error *err)
         !widen(r, "--work-binding-tolerance-absolute", f->has_absolute, f->absolute,
                &s->limits.absolute, err) ||
         !widen(r, "--work-binding-tolerance-relative", f->has_relative, f->relative,
-               &s->limits.relative, err))
+               &s->limits.relative, err) ||
+        !widen_mean(r, err))
         return false;
     r->leg.track_id = s->contract->track_id;
     r->leg.tokens = tokens;
@@ -247,6 +260,9 @@ int tool_dflash_benchmark(int argc, char **argv)
          &f.absolute, &f.has_absolute, 0, 0},
         {"--work-binding-tolerance-relative", OPTION_REAL, false, "Y",
          "The same for the relative limit.", &f.relative, &f.has_relative, 0, 0},
+        {"--work-binding-tolerance-mean", OPTION_REAL, false, "Z",
+         "The same for the limit of the mean, where the contract has one.", &f.mean, &f.has_mean, 0,
+         0},
     };
     const struct command command = {"benchd dflash-benchmark",
                                     "Times one leg of block decoding and checks it against a "

@@ -267,17 +267,20 @@ def test_what_no_rule_sees(track):
 # ---- The real engine ----
 
 NANO, DRAFTER = ROOT / "models" / "laguna-nano", ROOT / "models" / "laguna-nano-dflash"
-NANO_TOKENS = 48
+NANO_TOKENS = 64  # the fewest for which the mean is judged
+# The track's own limits, of the widths that it ranks.
+NANO_LIMITS = json.loads((ROOT / "tracks/laguna-nano-dflash-v1/contract.json").read_text())["fidelity"]
+NANO_BLOCKS = {**BLOCKS, "block_size": 4, "decode_tokens": NANO_TOKENS}
 
 
 class Nano:
-    def __init__(self, folder):
+    def __init__(self, folder, limits=NANO_LIMITS):
         self.folder = folder
         prompt = json.loads((ROOT / "tracks/laguna-nano-serial-v1/pool/novel-austen.golden.json")
                             .read_text())["benchmark"]["decode_seed_tokens"][:SEED]
         self.contract = write(folder / "contract.json", {
             **SERIAL, "track_id": "nano-dflash-v1", "vocab_size": 4096, "seed_tokens": SEED,
-            "block_decode": BLOCKS, "fidelity": fidelity(0.3, 0.03, 0.3)})
+            "block_decode": NANO_BLOCKS, "fidelity": limits})
         emitted = write(folder / "emitted.json", {"seed_tokens": prompt})
         self.golden = folder / "golden.json"
         result = self.benchd("dflash-reference", NANO, "--emitted", emitted, "--output",
@@ -341,10 +344,10 @@ def test_a_real_engine_altered(nano_track, cheat):
 
 # Checkpoints of doctor.py, run by the honest engine against a reference with the true weights.
 DOCTORED = {
-    "attention_int4_all": "dflash_rejected_row_readout_mismatch",
+    "attention_int4_all": "dflash_work_binding_logit_mismatch",
     "experts_per_token_2": "dflash_token_not_admissible",
     "experts_per_token_3": "dflash_work_binding_logit_mismatch",
-    "head_int4": "dflash_work_binding_logit_mismatch",
+    "head_int4": "dflash_rejected_row_readout_mismatch",
     "head_pruned": "dflash_rejected_row_readout_mismatch",
     "last_expert_zeroed": "decode_seed_token_mismatch",
     "last_layer_zeroed": "dflash_work_binding_logit_mismatch",
@@ -368,6 +371,35 @@ def test_doctored_weights_against_the_true_ones(nano_track, tmp_path, name):
     assert nano_track.honest()["max_top2_logit_delta"] == 0
     report, result = nano_track.run(doctored(tmp_path / name, name))
     assert (report.get("error"), result.returncode) == (DOCTORED[name], 1), result.stderr
+
+
+# Of these the mean alone says as much: no single difference is looked at.
+BY_THE_MEAN = ("attention_int4_all", "experts_per_token_2", "experts_per_token_3", "head_int4",
+               "last_layer_zeroed", "last_mlp_zeroed", "window_halved")
+
+
+def test_the_mean_alone_refuses_what_leaves_something_out_everywhere(tmp_path):
+    wide = Nano(tmp_path, {**NANO_LIMITS, "near_tie_logits": 50, "near_tie_per_thousand": 1000,
+                           "work_binding_absolute": 50, "work_binding_relative": 1.9,
+                           "conditions": {**NANO_LIMITS["conditions"], "nearest_cheat": 100}})
+    assert wide.honest()["mean_top2_logit_delta"] == 0
+    for name in BY_THE_MEAN:
+        report, result = wide.run(doctored(tmp_path / name, name))
+        assert report.get("error") == "dflash_work_binding_logit_mismatch", (name, result.stderr)
+        assert result.stderr.endswith(f" mean_over={2 * NANO_TOKENS}\n"), (name, result.stderr)
+
+
+def test_another_order_of_sums_is_accepted(nano_track, tmp_path):
+    """make SUM_ORDER=sequential BUILD=build/drift build/drift/bench-worker: every sum as one chain."""
+    worker = BUILD / "drift" / "bench-worker"
+    if not worker.exists():
+        pytest.skip(f"{worker} is not built (docs/calibration.md)")
+    engine = tmp_path / "portable"
+    engine.write_text(f'#!/bin/sh\nBENCH_WORKER_CPU=portable exec {worker} "$@"\n')
+    engine.chmod(0o755)
+    report, result = nano_track.run(engine=engine)
+    assert result.returncode == 0, result.stderr
+    assert 0 < report["mean_top2_logit_delta"] <= NANO_LIMITS["work_binding_mean"]
 
 
 def test_what_lies_within_honest_drift_is_accepted(nano_track, tmp_path):

@@ -230,9 +230,44 @@ def test_drift_beyond_the_tolerance_fails_and_passes_when_widened(ready, tmp_pat
     assert report["mean_top2_logit_delta"] == pytest.approx(sum(ranks) / len(ranks))
 
 
+def test_both_sides_of_the_limit_on_the_mean(ready, tmp_path):
+    """Each logit within its tolerance; what they come to together is the contract's limit, or just above it."""
+    kit = BlockKit(tmp_path, model={"width_drift": 0.125, "near_ties_per_thousand": 0})
+
+    def limit(mean, absolute=0.125):
+        conditions = {**FIDELITY["conditions"], "nearest_cheat": 100}
+        if mean:
+            conditions.update(largest_honest_mean=0, nearest_cheat_mean=100)
+        kit.write_contract(fidelity={**FIDELITY, "work_binding_absolute": absolute, "conditions": conditions,
+                                     **({"work_binding_mean": mean} if mean else {})})
+
+    limit(None)
+    kit.reference()
+    mean = kit.report(kit.benchmark("--tokens", 64))["mean_top2_logit_delta"]
+    assert 0 < mean < 0.125
+    limit(mean)
+    assert kit.report(kit.benchmark("--tokens", 64))["mean_top2_logit_delta"] == mean
+    limit(mean * 0.999)
+    line = kit.assert_failed(kit.benchmark("--tokens", 64), "dflash_work_binding_logit_mismatch")
+    assert line.endswith(" mean_over=128")
+    report = kit.report(kit.benchmark("--tokens", 64, "--work-binding-tolerance-mean", "0.125"))
+    assert report["mean_top2_logit_delta"] == mean and len(report["work_binding_logit_deltas"]) == 128
+    limit(0.0001)
+    kit.assert_failed(kit.benchmark("--tokens", 64), "dflash_work_binding_logit_mismatch")
+    assert kit.report(kit.benchmark("--tokens", 63))["mean_top2_logit_delta"] > 0.0001  # too few to tell
+
+
+def test_a_mean_that_has_no_limit_is_not_widened(kit):
+    result = kit.benchmark("--work-binding-tolerance-mean", "1")
+    assert result.returncode == 2 and "USAGE: the contract has no limit of the mean" in result.stderr
+
+
 @pytest.mark.parametrize("flag", ["--work-binding-tolerance-absolute",
-                                  "--work-binding-tolerance-relative"])
+                                  "--work-binding-tolerance-relative",
+                                  "--work-binding-tolerance-mean"])
 def test_an_official_run_has_the_contracts_tolerances(kit, flag):
+    kit.write_contract(fidelity={**FIDELITY, "work_binding_mean": 0.0625, "conditions": {
+        **FIDELITY["conditions"], "largest_honest_mean": 0, "nearest_cheat_mean": 1}})
     result = kit.benchmark(flag, "1", env={"MLXFAST_OFFICIAL_BENCHMARK_RUN": "1"})
     assert result.returncode == 2 and "TOLERANCE-WIDENING-REFUSED: " in result.stderr
     assert flag in result.stderr and result.stdout == "" and not kit.output.exists()
