@@ -371,6 +371,13 @@ def test_block_decoding_is_explained(build, run, tmp_path):
                  "honest builds differ by 4.625 at most", "(fewer experts) differs by 5.",
                  "Token fidelity (dflash-benchmark): granted."):
         assert part in text, part
+    assert "On average" not in text
+    contract["fidelity"]["work_binding_mean"] = 0.75
+    contract["fidelity"]["conditions"].update(largest_honest_mean=0.5, nearest_cheat_mean=0.875)
+    text = page()
+    for part in ("On average over a run's scored rows they may differ by 0.75 at most, where there are 128 comparisons",
+                 "on average: honest builds 0.5 at most, the nearest cheat 0.875."):
+        assert part in text, part
     named = set(re.findall(r"\bdflash_[a-z_]+|[A-Z]+(?:-[A-Z]+)+", text))
     known = set(re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "refusals.md").read_text(), re.M))
     assert {n for n in named if n.startswith("dflash_")} and named - known <= {"SHA"}, named - known
