@@ -95,11 +95,15 @@ struct fidelity_limits {
     int64_t residual_per_thousand; /* budget of tokens that are the reference's second only */
     double absolute, relative;     /* a readout may differ by both at most, not by either */
     bool has_mean;
-    double mean; /* of all scored rows' absolute differences, from FIDELITY_MEAN_LEAST on */
+    double mean; /* of all scored rows' absolute differences, from FIDELITY_MEAN_LEAST on, and of
+                  * the first FIDELITY_MEAN_FIRST */
 };
 /* Comparisons, two a token. Fewer are too few for a mean to be told from chance
  * (docs/calibration.md: how far the mean of a short run swings). */
 enum { FIDELITY_MEAN_LEAST = 128 };
+/* Of a longer run the first so many have a mean of their own, held to the same limit: what was left
+ * out of the prompt shows at the beginning, and a long run would thin it (docs/cheats.md). */
+enum { FIDELITY_MEAN_FIRST = 256 };
 /* max(1, ceil(tokens * per_thousand / 1000)); 0 when per_thousand is 0. */
 int64_t fidelity_budget(int64_t per_thousand, int64_t tokens);
 
