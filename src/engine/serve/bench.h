@@ -79,7 +79,7 @@ struct bench_result {
 bool bench_run(const struct bench_options *o, struct bench_result *r, struct error *err);
 void bench_result_free(struct bench_result *r);
 
-/* What a decode figure is compared with: the best that was read, of whichever pages. */
+/* What a decode figure is compared with: the better of before and after. */
 double bench_read_rate(const struct bench_result *r, const struct bench_decode *d);
 /* (weight bytes + keys and values) / median step / read rate. */
 double bench_share(const struct bench_result *r, const struct bench_decode *d);
