@@ -255,6 +255,7 @@ def held_up(place, script, **variables):
         process.communicate()
 
 
+@pytest.mark.xdist_group("leftovers")  # one test's leftover engine must not be another's
 @pytest.mark.parametrize("first", SCRIPTS)
 def test_the_lock_holds_in_both_directions(place, first):
     place.locked()
@@ -264,8 +265,7 @@ def test_the_lock_holds_in_both_directions(place, first):
             assert result.returncode == 3, result.stdout + result.stderr
             assert f"another local run is measuring: {first}, pid {process.pid}, since" in result.stderr
         place.assert_nothing_written()
-
-
+@pytest.mark.xdist_group("leftovers")  # one test's leftover engine must not be another's
 def test_a_killed_run_leaves_no_lock(place):
     place.locked()
     with held_up(place, SERIAL) as (process, _):
@@ -307,6 +307,7 @@ def left_behind():
         os.close(watch)
 
 
+@pytest.mark.xdist_group("leftovers")  # one test's leftover engine must not be another's
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_leftover_engines_are_named_and_refused(place, script):
     place.locked()
