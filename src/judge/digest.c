@@ -22,9 +22,9 @@ static const char *const harness_roots[] = {"Makefile", "README.md", "check",   
                                             "src/base", "src/judge", "src/programs", "src/wire",
                                             "tests",    "tools",     "tracks"};
 /* The original's other roots: hashed where they exist, not missed where they do not. */
-static const char *const older_roots[] = {"Package.swift",  "Sources",      "Tests",
-                                          "benchmark.json", "benchmark.sh", "setup.sh",
-                                          "TASK.md",        "harness",      "vllm"};
+static const char *const older_roots[] = {
+    "Package.swift", "Sources", "Tests", "benchmark.json",  "benchmark.sh",       "setup.sh",
+    "TASK.md",       "harness", "vllm",  "setup-dflash.sh", "benchmark-dflash.sh"};
 
 /* A folder with none of these is no harness, whatever `tools` or `tests` may lie there. */
 static const char *const harness_marks[] = {"src/judge", "Package.swift", "Sources",

@@ -288,10 +288,10 @@ static void explain_fidelity(const struct page *p, const struct contract *c)
               f->work_binding_absolute, f->work_binding_relative);
     if (f->has_work_binding_mean)
         page_item(p,
-                  "On average over a run's scored rows they may differ by %.10g at most, where "
-                  "there are %d comparisons or more, two a token "
-                  "(`dflash_work_binding_logit_mismatch`).",
-                  f->work_binding_mean, FIDELITY_MEAN_LEAST);
+                  "On average over a run's scored rows, and over the first %d comparisons of them, "
+                  "they may differ by %.10g at most, where there are %d comparisons or more, two "
+                  "a token (`dflash_work_binding_logit_mismatch`).",
+                  FIDELITY_MEAN_FIRST, f->work_binding_mean, FIDELITY_MEAN_LEAST);
     struct buffer machine = {0}, cheat = {0}, how = {0};
     page_quote(&machine, f->machine);
     page_quote(&cheat, f->nearest_cheat_name);
