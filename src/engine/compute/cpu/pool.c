@@ -21,8 +21,8 @@ enum { SPIN_LOOKS = 4000, SPIN_LOOKS_CROWDED = 50, LINE = 64 };
 /* How long the caller goes on alone after a region in which it mostly waited: a worker whose core
  * something else wants is away for milliseconds at a time. Doubled while that goes on. */
 static const int64_t first_pause = 100000000, longest_pause = 3200000000;
-/* The same after the caller itself was pushed off its core, which is looked at so often. */
-static const int64_t pushed_pause = 100000000, look_every = 2000000;
+/* The same after the caller itself was kept off its core for a tenth of some milliseconds. */
+static const int64_t pushed_pause = 100000000, look_every = 10000000;
 
 /* A word that one side changes and the other waits on. */
 struct gate {
@@ -50,8 +50,8 @@ struct pool {
     /* The caller's: nanoseconds asleep in this region; when it may share regions again (0: at any
      * time), and the last pause. */
     int64_t waited, alone_until, pause;
-    int64_t looked; /* when its count of involuntary switches was looked at, and that */
-    long pushed;
+    int64_t looked, ran; /* when its times were looked at; its processor time then */
+    long pushed, slept;  /* and its switches, against its will and not */
 };
 
 static void gate_sleep(struct gate *g, uint32_t seen)
@@ -102,19 +102,21 @@ static uint32_t caller_wait(struct pool *p, struct gate *g, uint32_t seen)
     return now;
 }
 
+/* Woken without work (pool_ready), it looks for some as long as after a region. */
 static uint32_t worker_wait(struct worker *w, uint32_t seen)
 {
     struct gate *g = &w->start;
-    for (int i = 0; i < w->pool->spin; i++) {
-        const uint32_t now = atomic_load_explicit(&g->word, memory_order_acquire);
-        if (now != seen)
-            return now;
-        machine_relax();
+    for (;;) {
+        for (int i = 0; i < w->pool->spin; i++) {
+            const uint32_t now = atomic_load_explicit(&g->word, memory_order_acquire);
+            if (now != seen)
+                return now;
+            machine_relax();
+        }
+        atomic_store_explicit(&w->awake, false, memory_order_relaxed);
+        gate_sleep(g, seen);
+        atomic_store_explicit(&w->awake, true, memory_order_relaxed);
     }
-    atomic_store_explicit(&w->awake, false, memory_order_relaxed);
-    const uint32_t now = gate_wait(g, seen, 0);
-    atomic_store_explicit(&w->awake, true, memory_order_relaxed);
-    return now;
 }
 
 static void *worker_main(void *argument)
@@ -211,32 +213,40 @@ int pool_threads(const struct pool *p)
     return p->threads;
 }
 
-/* Where the caller has to share its core, a worker has to as well. */
+/* Where the caller has to share its core, a worker has to as well. Some switches are nothing: what
+ * counts is the time that they took; a caller that slept (for a request, for a worker) tells
+ * nothing. */
 static void look_for_others(struct pool *p, int64_t now)
 {
-    struct rusage usage;
-    if (p->spin != SPIN_LOOKS || (p->looked != 0 && now - p->looked < look_every))
+    struct rusage u;
+    const int64_t since = now - p->looked;
+    if (p->spin != SPIN_LOOKS || since < look_every || getrusage(RUSAGE_THREAD, &u) != 0)
         return;
+    const int64_t ran = 1000 * (1000000 * ((int64_t)u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+                                u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+    const bool pushed = p->looked != 0 && u.ru_nivcsw != p->pushed && u.ru_nvcsw == p->slept &&
+                        10 * (since - (ran - p->ran)) > since;
     p->looked = now;
-    if (getrusage(RUSAGE_THREAD, &usage) != 0 || usage.ru_nivcsw == p->pushed)
-        return;
-    p->pushed = usage.ru_nivcsw;
-    if (p->alone_until < now + pushed_pause)
+    p->ran = ran;
+    p->pushed = u.ru_nivcsw;
+    p->slept = u.ru_nvcsw;
+    if (pushed && p->alone_until < now + pushed_pause)
         p->alone_until = now + pushed_pause;
 }
 
-int pool_ready(struct pool *p, bool asleep_too)
+int pool_ready(struct pool *p, bool wake)
 {
+    if (p->spin != SPIN_LOOKS)
+        return wake ? p->threads : 1;
     const int64_t now = clock_now_ns();
     look_for_others(p, now);
     if (now < p->alone_until)
         return 1;
-    if (asleep_too)
-        return p->threads;
     int n = 1;
-    while (p->spin == SPIN_LOOKS && n < p->threads &&
-           atomic_load_explicit(&p->workers[n - 1].awake, memory_order_relaxed))
+    while (n < p->threads && atomic_load_explicit(&p->workers[n - 1].awake, memory_order_relaxed))
         n++;
+    for (int i = n; wake && i < p->threads; i++)
+        gate_wake(&p->workers[i - 1].start);
     return n;
 }
 

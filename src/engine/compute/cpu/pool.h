@@ -23,12 +23,13 @@ int pool_threads(const struct pool *p);
 /* Runs work on the first `threads` threads (1: the caller alone, no hand-over) and returns when all
  * are done; what they wrote is then seen by the caller. One region at a time. */
 void pool_run(struct pool *p, int threads, pool_work *work, void *context);
-/* How many threads would start on a region at once: those that still look for work (asleep_too:
- * all, which costs the waking of those asleep). Only the caller for a while after a region in which
- * it mostly waited, and after it was pushed off its core: then something else wants the cores, and
- * a shared region takes as long as the slowest of its threads is kept away. Where there are more
- * threads than cores neither is news. */
-int pool_ready(struct pool *p, bool asleep_too);
+/* How many threads would start on a region at once: those that still look for work. wake: the
+ * others are woken, for the regions after this one; to wait for it could take longer than the
+ * region. Only the caller for a while after a region in which it mostly waited, and after it was
+ * kept off its core: then something else wants the cores, and a shared region takes as long as the
+ * slowest of its threads is kept away. Where there are more threads than cores none of this is
+ * news: all of them with wake, else the caller. */
+int pool_ready(struct pool *p, bool wake);
 /* Inside a region: returns when every thread of the region is here; writes before it are seen by
  * all after it. */
 void pool_barrier(struct pool *p, int thread);
