@@ -413,7 +413,7 @@ static void check_picks(const struct head_block *head, const char *cpu, int thre
                                         .head_dim = 16,
                                         .max_ffn_width = 16};
     uint16_t rows[ROWS * HIDDEN];
-    const struct weight_matrix table = {WEIGHT_BF16, ROWS, HIDDEN, rows, NULL};
+    const struct weight_matrix table = {WEIGHT_BF16, ROWS, HIDDEN, rows, NULL, NULL};
     int32_t ids[ROWS];
     struct compute *c;
     struct error err;
@@ -459,7 +459,7 @@ static void head_picks_the_largest_two(void **state)
     for (size_t v = 0; v < sizeof vocabs / sizeof *vocabs; v++)
         for (int kind = 0; kind < 5; kind++) {
             const struct head_block head = {
-                1e-6f, norm, {WEIGHT_BF16, vocabs[v], HIDDEN, weights, NULL}};
+                1e-6f, norm, {WEIGHT_BF16, vocabs[v], HIDDEN, weights, NULL, NULL}};
             for (int o = 0; o < vocabs[v]; o++)
                 for (int i = 0; i < HIDDEN; i++) {
                     /* ties everywhere; ascending; few numbers; none; infinite ones */

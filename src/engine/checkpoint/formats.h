@@ -1,12 +1,15 @@
-/* Number formats of stored weights: bf16, E2M1, E4M3, NVFP4 groups of 16 (laguna.md section 7). */
+/* Number formats of stored weights: bf16, E2M1, E4M3, NVFP4 groups of 16, affine INT8 groups of 32
+ * (laguna.md section 7). */
 #ifndef MLXFAST_ENGINE_CHECKPOINT_FORMATS_H
 #define MLXFAST_ENGINE_CHECKPOINT_FORMATS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 enum { NVFP4_GROUP = 16, NVFP4_CODES_PER_WORD = 8 };
+enum { AFFINE_GROUP = 32, AFFINE_CODES_PER_WORD = 4, AFFINE_BITS = 8 };
 
 static inline float bf16_to_f32(uint16_t b)
 {
@@ -36,5 +39,12 @@ uint8_t e4m3_encode(float x); /* nearest even, saturating at 448 (0x7E); sign ke
 /* Quantises n (a multiple of 16) floats: n/8 code words and n/16 scale bytes. */
 void nvfp4_quantize(const float *x, size_t n, uint32_t *codes, uint8_t *scales);
 void nvfp4_dequantize(const uint32_t *codes, const uint8_t *scales, size_t n, float *out);
+
+/* Quantises n (a multiple of 32) floats as mlx does, 8 bits in groups of 32: a value is about
+ * scale * code + bias. n codes (four to a little-endian word of the stored form), n/32 scales and
+ * biases as bf16. False when a value is not finite, or a group wider than float32. */
+bool affine_quantize(const float *x, size_t n, uint8_t *codes, uint16_t *scales, uint16_t *biases);
+void affine_dequantize(const uint8_t *codes, const uint16_t *scales, const uint16_t *biases,
+                       size_t n, float *out);
 
 #endif

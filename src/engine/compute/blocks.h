@@ -21,14 +21,16 @@ enum activations {
     ACTIVATIONS_F32   /* no rounding to bf16 anywhere: for comparison with float32 oracles */
 };
 
-enum weight_format { WEIGHT_BF16, WEIGHT_NVFP4 };
+enum weight_format { WEIGHT_BF16, WEIGHT_NVFP4, WEIGHT_INT8_AFFINE32 };
 
 /* A linear layer y = x W^T, W is [out, in], row-major. */
 struct weight_matrix {
     enum weight_format format;
     int out, in;
-    const void *data;      /* bf16: uint16 [out, in]; nvfp4: packed codes, uint32 [out, in/8] */
-    const uint8_t *scales; /* nvfp4: E4M3 [out, in/16] */
+    const void *data;      /* bf16: uint16 [out, in]; nvfp4: packed codes, uint32 [out, in/8]; int8:
+                              codes [out, in], in a multiple of 32 */
+    const uint8_t *scales; /* nvfp4: E4M3 [out, in/16]; int8: bf16 [out, in/32] */
+    const uint8_t *biases; /* int8: bf16 [out, in/32]; w = scale * code + bias */
 };
 
 /* Rotary table for one kind of layer. dim rotary dimensions (even, <= head_dim), pairs

@@ -120,6 +120,8 @@ void meter_forward_end(struct compute_meter *m)
 uint64_t meter_matrix_bytes(const struct weight_matrix *w)
 {
     const uint64_t n = (uint64_t)w->out * (uint64_t)w->in;
+    if (w->format == WEIGHT_INT8_AFFINE32)
+        return n + n / 8; /* a scale and a bias of two bytes for 32 */
     return w->format == WEIGHT_BF16 ? 2 * n : n / 2 + n / 16;
 }
 

@@ -107,6 +107,7 @@ static void attention_work(void *context, int thread, int threads)
     const int wide = g->b->heads * g->b->head_dim;
 
     rows_normalize(c, g->b->input_norm, g->b->eps, 0, g->rows, thread, threads);
+    rows_sum_groups(c, g->project, 4, c->shape.hidden, g->rows, thread, threads);
     pool_barrier(c->pool, thread);
     meter_mark(c, thread, METER_PROJECT);
     linear_jobs_run(c, g->project, 4, thread, threads);
@@ -121,6 +122,7 @@ static void attention_work(void *context, int thread, int threads)
     for (int r = mine.begin; r < mine.end; r++)
         c->kernels->prepare(c->activations, c->heads + (size_t)r * (size_t)wide, wide,
                             c->input + (size_t)r * c->input_stride);
+    rows_sum_groups(c, &g->output, 1, wide, g->rows, thread, threads);
     pool_barrier(c->pool, thread);
     linear_jobs_run(c, &g->output, 1, thread, threads);
 }

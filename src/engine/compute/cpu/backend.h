@@ -103,6 +103,10 @@ struct range range_of(int n, int unit, int thread, int threads);
 /* norm(x[first_row + r]) of this thread's rows, prepared into c->input + r * input_stride. */
 void rows_normalize(const struct compute *c, const uint16_t *norm, float eps, int first_row,
                     int rows, int thread, int threads);
+/* Where one of the weights is INT8: the group sums of this thread's prepared rows of n inputs,
+ * those that rows_normalize has for this thread. */
+void rows_sum_groups(const struct compute *c, const struct linear_job *jobs, int count, int n,
+                     int rows, int thread, int threads);
 /* c->rows[r] = c->input + r * input_stride */
 void rows_point(struct compute *c, int rows);
 

@@ -66,7 +66,11 @@ static void lay_out(struct compute *c, struct layout *l)
 
     c->x = take(l, rows, hidden, f);
     const size_t context = (size_t)s->max_context_width;
-    c->input_stride = prepared_stride(c, (int)larger(larger(hidden, wide), context));
+    const int widest = (int)larger(larger(hidden, wide), context);
+    /* Room behind each row for its sums (group_sums); an odd number of lines again. */
+    c->input_stride =
+        (prepared_stride(c, widest) + kernel_sums_bytes(widest) + ALIGN - 1) / ALIGN * ALIGN |
+        ALIGN;
     c->input = take(l, rows, c->input_stride, 1);
     c->q = take(l, rows, wide, f);
     c->k = take(l, rows, narrow, f);
@@ -367,6 +371,17 @@ void rows_normalize(const struct compute *c, const uint16_t *norm, float eps, in
         c->kernels->rms_norm(c->activations, x, norm, hidden, eps, y);
         c->kernels->prepare(c->activations, y, hidden, c->input + (size_t)r * c->input_stride);
     }
+}
+
+void rows_sum_groups(const struct compute *c, const struct linear_job *jobs, int count, int n,
+                     int rows, int thread, int threads)
+{
+    bool wanted = false;
+    for (int i = 0; i < count; i++)
+        wanted = wanted || jobs[i].w->format == WEIGHT_INT8_AFFINE32;
+    const struct range mine = range_of(rows, 1, thread, threads);
+    for (int r = mine.begin; wanted && r < mine.end; r++)
+        c->kernels->group_sums(c->activations, n, c->input + (size_t)r * c->input_stride);
 }
 
 void rows_point(struct compute *c, int rows)

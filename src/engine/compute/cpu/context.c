@@ -121,6 +121,7 @@ static void append_work(void *context, int thread, int threads)
     const struct append_region *g = context;
     const struct compute *c = g->c;
     rows_normalize(c, g->b->input_norm, g->b->eps, 0, g->rows, thread, threads);
+    rows_sum_groups(c, g->project, 2, c->shape.hidden, g->rows, thread, threads);
     pool_barrier(c->pool, thread);
     linear_jobs_run(c, g->project, 2, thread, threads);
     pool_barrier(c->pool, thread);

@@ -27,11 +27,19 @@ static inline int kernel_pad(int n, int unit)
     return (n + unit - 1) / unit * unit;
 }
 
+/* Bytes after a prepared row of n inputs that group_sums fills: its sums over groups of 32,
+ * float32, padded with zeros to KERNEL_LANES of them. */
+static inline size_t kernel_sums_bytes(int n)
+{
+    return (size_t)kernel_pad((n + KERNEL_BLOCK - 1) / KERNEL_BLOCK, KERNEL_LANES) * sizeof(float);
+}
+
 /* y[r * y_stride + o] = x[r] . w[o] for r < rows, o in [first, first + count). Rounded. With add,
  * y = round(y + round(dot)): the residual. */
 struct linear_call {
     const struct weight_matrix *w;
-    const void *const *x; /* [rows], each made by prepare with n = w->in */
+    const void *const *x; /* [rows], each made by prepare with n = w->in; for WEIGHT_INT8_AFFINE32
+                             by group_sums too */
     int rows, first, count;
     float *y;
     size_t y_stride;
@@ -61,6 +69,8 @@ struct cpu_kernels {
     /* Brings a row of n values (bf16 values with ACTIVATIONS_BF16) into the form that linear and
      * attention take. */
     void (*prepare)(enum activations a, const float *x, int n, void *out);
+    /* Sums of a prepared row's groups of 32, put behind its n (a multiple of 32) elements. */
+    void (*group_sums)(enum activations a, int n, void *prepared);
     void (*linear)(enum activations a, const struct linear_call *call);
     void (*attention)(enum activations a, const struct attention_call *call);
     /* y = round(round(x * inv) * w), inv = 1 / sqrt(sum(x^2) / n + eps). y may be x. */

@@ -276,6 +276,44 @@ INLINE int dot_outputs(enum weight_kind kind, int rows)
 
 #include "engine/compute/cpu/kernels_split.h"
 
+/* ---- INT8 ---- */
+
+/* Eight is common: a row of 256. */
+INLINE v16 v16_load_bf16_some(const void *p, int n)
+{
+    uint16_t t[KERNEL_LANES] = {0};
+    if (n >= KERNEL_LANES)
+        return v16_load_bf16(p);
+    if (n == KERNEL_LANES / 2)
+        memcpy(t, p, sizeof t / 2);
+    else
+        memcpy(t, p, (size_t)n * sizeof *t);
+    return v16_load_bf16(t);
+}
+
+INLINE v16 split_pair_sums(const void *row, int block)
+{
+    const struct pair x = split_load_x(row, block);
+    return v16_add(x.even, x.odd);
+}
+
+INLINE struct pair split_load_bytes(const uint8_t *p)
+{
+    const __m256i low = _mm256_set1_epi32(0xff);
+    const __m256i a = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    const __m256i b =
+        _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 16)));
+    return (struct pair){both(_mm256_cvtepi32_ps(_mm256_and_si256(a, low)),
+                              _mm256_cvtepi32_ps(_mm256_and_si256(b, low))),
+                         both(_mm256_cvtepi32_ps(_mm256_srli_epi32(a, 8)),
+                              _mm256_cvtepi32_ps(_mm256_srli_epi32(b, 8)))};
+}
+
+enum { INT8_PACKED = false };
+#define INT8_BF16(name) split_##name
+#include "engine/compute/cpu/kernels_int8.h"
+#include "engine/compute/cpu/kernels_int8_linear.h"
+
 static void prepare(enum activations a, const float *x, int n, void *out)
 {
     (void)a;

@@ -275,6 +275,54 @@ INLINE struct pair split_load_codes(const uint8_t *p)
 
 #include "engine/compute/cpu/kernels_split.h"
 
+/* ---- INT8: codes are whole numbers, exact in the upper half of a float ---- */
+
+INLINE v16 v16_load_bf16_some(const void *p, int n)
+{
+    const __mmask16 there = n >= KERNEL_LANES ? 0xffff : (__mmask16)((1u << n) - 1);
+    return widen(_mm256_maskz_loadu_epi16(there, p));
+}
+
+INLINE struct pair split_load_bytes(const uint8_t *p)
+{
+    const __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    return (struct pair){_mm512_cvtepi32_ps(_mm512_and_si512(u, _mm512_set1_epi32(0xff))),
+                         _mm512_cvtepi32_ps(_mm512_srli_epi32(u, 8))};
+}
+
+INLINE v16 split_pair_sums(const void *row, int block)
+{
+    const struct pair x = split_load_x(row, block);
+    return v16_add(x.even, x.odd);
+}
+
+#include "engine/compute/cpu/kernels_int8.h"
+#undef DOT
+#undef w_pair
+#undef x_pair
+
+INLINE __m512bh packed_load_bytes(const uint8_t *p)
+{
+    const struct pair w = split_load_bytes(p);
+    return (__m512bh)_mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(w.even), 16),
+                                     _mm512_castps_si512(w.odd));
+}
+
+INLINE v16 packed_pair_sums(const void *row, int block)
+{
+    const struct pair x = pair_of_bf16((__m512i)packed_load_x(row, block));
+    return v16_add(x.even, x.odd);
+}
+
+#define DOT(name) packed_##name
+#define w_pair __m512bh
+#define x_pair __m512bh
+#include "engine/compute/cpu/kernels_int8.h"
+
+enum { INT8_PACKED = true };
+#define INT8_BF16(name) packed_##name
+#include "engine/compute/cpu/kernels_int8_linear.h"
+
 static void prepare(enum activations a, const float *x, int n, void *out)
 {
     if (a == ACTIVATIONS_F32) {

@@ -17,8 +17,8 @@ enum weight_kind { KIND_BF16, KIND_NVFP4, KIND_NVFP4_64, KIND_FLOAT };
 struct dot_call {
     enum weight_kind kind;
     const uint8_t *w;
-    size_t w_stride; /* bytes from one output's weights to the next */
-    const uint8_t *scales;
+    size_t w_stride;                /* bytes from one output's weights to the next */
+    const uint8_t *scales, *biases; /* biases: of int8, as far apart as its scales */
     size_t scales_stride;
     int in;
     const void *const *x; /* [rows] prepared */

@@ -282,6 +282,46 @@ INLINE int dot_outputs(enum weight_kind kind, int rows)
 
 #include "engine/compute/cpu/kernels_split.h"
 
+/* ---- INT8 ---- */
+
+/* Eight is common: a row of 256. */
+INLINE v16 v16_load_bf16_some(const void *p, int n)
+{
+    uint16_t t[KERNEL_LANES] = {0};
+    if (n >= KERNEL_LANES)
+        return v16_load_bf16(p);
+    if (n == KERNEL_LANES / 2)
+        memcpy(t, p, sizeof t / 2);
+    else
+        memcpy(t, p, (size_t)n * sizeof *t);
+    return v16_load_bf16(t);
+}
+
+INLINE v16 split_pair_sums(const void *row, int block)
+{
+    const struct pair x = split_load_x(row, block);
+    return v16_add(x.even, x.odd);
+}
+
+INLINE v16 bytes_to_floats(uint8x16_t bytes)
+{
+    const uint16x8_t a = vmovl_u8(vget_low_u8(bytes)), b = vmovl_u8(vget_high_u8(bytes));
+    return (v16){
+        {vcvtq_f32_u32(vmovl_u16(vget_low_u16(a))), vcvtq_f32_u32(vmovl_u16(vget_high_u16(a))),
+         vcvtq_f32_u32(vmovl_u16(vget_low_u16(b))), vcvtq_f32_u32(vmovl_u16(vget_high_u16(b)))}};
+}
+
+INLINE struct pair split_load_bytes(const uint8_t *p)
+{
+    const uint8x16x2_t v = vld2q_u8(p);
+    return (struct pair){bytes_to_floats(v.val[0]), bytes_to_floats(v.val[1])};
+}
+
+enum { INT8_PACKED = false };
+#define INT8_BF16(name) split_##name
+#include "engine/compute/cpu/kernels_int8.h"
+#include "engine/compute/cpu/kernels_int8_linear.h"
+
 static void prepare(enum activations a, const float *x, int n, void *out)
 {
     (void)a;

@@ -94,6 +94,43 @@ static float dot_nvfp4(const uint8_t *codes, const uint8_t *scales, const float 
     return lanes_sum(acc);
 }
 
+/* The sums of x over groups of 32: pairs first, then the tree of halves. */
+static void group_sums(enum activations a, int n, void *prepared)
+{
+    (void)a;
+    const float *x = prepared;
+    float *sum = (float *)prepared + n;
+    for (int i = 0; i < n / KERNEL_BLOCK; i++) {
+        float lane[KERNEL_LANES];
+        for (int l = 0; l < KERNEL_LANES; l++)
+            lane[l] = x[KERNEL_BLOCK * i + 2 * l] + x[KERNEL_BLOCK * i + 2 * l + 1];
+        sum[i] = lanes_sum(lane);
+    }
+    for (int i = n / KERNEL_BLOCK; i < kernel_pad(n / KERNEL_BLOCK, KERNEL_LANES); i++)
+        sum[i] = 0.0f;
+}
+
+/* The lanes begin with bias times sum, group g in lane g mod 16; then a block per group. */
+static float dot_int8(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases,
+                      const float *x, int n)
+{
+    const float *sum = x + n;
+    float acc[KERNEL_LANES] = {0};
+    for (int g = 0; g < kernel_pad(n / AFFINE_GROUP, KERNEL_LANES); g++) {
+        const float bias = g < n / AFFINE_GROUP ? load_bf16(biases, g) : 0.0f;
+        acc[DOT_LANE(g % KERNEL_LANES)] = fmaf(bias, sum[g], acc[DOT_LANE(g % KERNEL_LANES)]);
+    }
+    for (int i = 0; i < n; i += KERNEL_BLOCK) {
+        const float scale = load_bf16(scales, i / AFFINE_GROUP);
+        for (int l = 0; l < KERNEL_LANES; l++) {
+            const float odd = (float)codes[i + 2 * l + 1] * x[i + 2 * l + 1];
+            const float t = fmaf((float)codes[i + 2 * l], x[i + 2 * l], odd);
+            acc[DOT_LANE(l)] = fmaf(t, scale, acc[DOT_LANE(l)]);
+        }
+    }
+    return lanes_sum(acc);
+}
+
 static void prepare(enum activations a, const float *x, int n, void *out)
 {
     (void)a;
@@ -109,6 +146,10 @@ static float dot_row(const struct weight_matrix *w, int o, const float *x)
     const uint8_t *data = w->data;
     if (w->format == WEIGHT_BF16)
         return dot_bf16(data + row * 2, x, w->in);
+    if (w->format == WEIGHT_INT8_AFFINE32) {
+        const size_t group = row / AFFINE_GROUP * sizeof(uint16_t);
+        return dot_int8(data + row, w->scales + group, w->biases + group, x, w->in);
+    }
     return dot_nvfp4(data + row / 2, w->scales + row / NVFP4_GROUP, x, w->in);
 }
 
@@ -270,6 +311,7 @@ const struct cpu_kernels cpu_kernels_portable = {
     .name = "portable",
     .prepared_bytes = {sizeof(float), sizeof(float)},
     .prepare = prepare,
+    .group_sums = group_sums,
     .linear = linear,
     .attention = attention,
     .rms_norm = rms_norm,

@@ -5,7 +5,7 @@
  * Before it: v16_zero, set, load, store, load_bf16, round (to bf16 values), add, sub, mul, div,
  * fma, max, abs, neg, roundeven, scale2 (times 2^n), select_lt (a < b ? x : y), select_nan (a is
  * NaN ? x : y), any_lt, sum; HEADS_IN_FLIGHT, VALUES_IN_FLIGHT; prepare, dot_bf16, dot_nvfp4,
- * dot_keys. */
+ * dot_keys, group_sums, linear_int8. */
 
 INLINE v16 rounded(enum activations a, v16 v)
 {
@@ -90,6 +90,10 @@ INLINE v16 v16_softplus(v16 z)
 static void linear(enum activations a, const struct linear_call *call)
 {
     const struct weight_matrix *w = call->w;
+    if (w->format == WEIGHT_INT8_AFFINE32) {
+        linear_int8(a, call);
+        return;
+    }
     const bool bf16 = w->format == WEIGHT_BF16;
     struct dot_call c = {.kind = bf16 ? KIND_BF16 : KIND_NVFP4,
                          .w_stride = bf16 ? (size_t)w->in * 2 : (size_t)w->in / 2,
@@ -395,6 +399,6 @@ static void pick(const float *logits, int first, int n, struct head_pick *p)
 }
 
 #define KERNEL_FUNCTIONS                                                                           \
-    .prepare = prepare, .linear = linear, .attention = attention, .rms_norm = rms_norm,            \
-    .rope = rope, .silu_up = silu_up, .sigmoid = sigmoid, .softplus = softplus, .scale = scale,    \
-    .accumulate = accumulate, .add = add, .pick = pick
+    .prepare = prepare, .group_sums = group_sums, .linear = linear, .attention = attention,        \
+    .rms_norm = rms_norm, .rope = rope, .silu_up = silu_up, .sigmoid = sigmoid,                    \
+    .softplus = softplus, .scale = scale, .accumulate = accumulate, .add = add, .pick = pick
