@@ -1,4 +1,5 @@
 /* config.json of Laguna: what passes, what is refused and by which field, and the XS 2.1 pin. */
+#include "base/buffer.h"
 #include "base/json.h"
 #include "engine/model/laguna_config.h"
 
@@ -398,6 +399,106 @@ static void test_inventory_of_a_small_model(void **state)
     arena_free(&a);
 }
 
+#define Q_INT8 "'model.layers.1.self_attn.q_proj':{'bits':8,'group_size':32,'mode':'affine'}"
+#define BLOCK(entries) "{'bits':4,'group_size':16,'mode':'nvfp4'," entries "}"
+
+/* As mlx writes them: an entry per module, in both blocks. */
+static void test_int8_projections(void **state)
+{
+    (void)state;
+    static const char entries[] = "{'quantization':" BLOCK(
+        Q_INT8 ",'model.layers.1.self_attn.o_proj':{'group_size':32,'bits':8},"
+               "'model.layers.1.mlp.switch_mlp.up_proj':{'bits':4,'group_size':16,"
+               "'mode':'nvfp4'}") ",'num_attention_heads_per_layer':[2,4,4],"
+                                  "'quantization_config':'-'}";
+    struct arena a = {0};
+    struct laguna_config c, plain;
+    struct error err;
+    if (!parse(entries, &a, &c, &err))
+        fail_msg("%s %s", err.message, err.field);
+    assert_int_equal(c.layers[0].int8, 0);
+    assert_int_equal(c.layers[1].int8, 1u << LAGUNA_Q | 1u << LAGUNA_O);
+    assert_true(parse("{'num_attention_heads_per_layer':[2,4,4]}", &a, &plain, &err));
+    struct inventory inv = {.arena = &a};
+    laguna_config_inventory(&c, &inv);
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+        int64_t out, in;
+    } wanted[] = {{"q_proj.weight", DTYPE_U32, 32, 8},  {"q_proj.scales", DTYPE_BF16, 32, 1},
+                  {"q_proj.biases", DTYPE_BF16, 32, 1}, {"o_proj.weight", DTYPE_U32, 32, 8},
+                  {"o_proj.scales", DTYPE_BF16, 32, 1}, {"o_proj.biases", DTYPE_BF16, 32, 1},
+                  {"k_proj.weight", DTYPE_BF16, 16, 32}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "model.layers.1.self_attn.%s", wanted[i].name);
+        const struct tensor_spec *t = NULL;
+        for (size_t k = 0; k < inv.count; k++)
+            if (strcmp(inv.items[k].name, name) == 0)
+                t = &inv.items[k];
+        assert_non_null(t);
+        assert_int_equal(t->dtype, wanted[i].dtype);
+        assert_int_equal(t->rank, 2);
+        assert_int_equal(t->shape[0], wanted[i].out);
+        assert_int_equal(t->shape[1], wanted[i].in);
+    }
+    /* Two of 32 x 32: two bytes each before, a byte and four for each 32 now. */
+    assert_int_equal(laguna_config_bytes_per_token(&plain) - laguna_config_bytes_per_token(&c),
+                     2 * (32 * 32 * 2 - (32 * 32 + 32 * 4)));
+    arena_free(&a);
+}
+
+static void expect_refused_as(const char *entries, const char *name, const char *field)
+{
+    struct buffer change = {0};
+    struct arena a = {0};
+    struct laguna_config c;
+    struct error err = {0};
+    buffer_printf(&change, "{'quantization':" BLOCK("%s") ",'quantization_config':'-'}", entries);
+    assert_false(parse(change.data, &a, &c, &err));
+    assert_string_equal(err.name, name);
+    assert_string_equal(err.field, field);
+    buffer_free(&change);
+    arena_free(&a);
+}
+
+static void test_other_formats_are_not_permitted(void **state)
+{
+    (void)state;
+    static const char refused[] = "QUANTIZATION-NOT-PERMITTED";
+    static const char *const modules[] = {"lm_head",
+                                          "model.embed_tokens",
+                                          "model.layers.1.mlp.gate",
+                                          "model.layers.0.mlp.up_proj",
+                                          "model.layers.1.mlp.switch_mlp.up_proj",
+                                          "model.layers.1.mlp.shared_expert.down_proj",
+                                          "model.layers.01.self_attn.q_proj",
+                                          "model.layers.1.self_attn.q_norm",
+                                          "layers.1.self_attn.q_proj"};
+    char entry[256], field[128];
+    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) {
+        snprintf(entry, sizeof entry, "'%s':{'bits':8,'group_size':32,'mode':'affine'}",
+                 modules[i]);
+        snprintf(field, sizeof field, "quantization.%s", modules[i]);
+        expect_refused_as(entry, refused, field);
+    }
+    static const char *const formats[] = {
+        "{'bits':4,'group_size':32,'mode':'affine'}", "{'bits':8,'group_size':64,'mode':'affine'}",
+        "{'bits':8,'group_size':32,'mode':'mxfp8'}",  "{'bits':4,'group_size':16,'mode':'nvfp4'}",
+        "{'bits':8,'group_size':32,'x':1}",           "{'bits':8.0,'group_size':32}",
+        "{'bits':8,'group_size':32,'mode':null}"};
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        snprintf(entry, sizeof entry, "'model.layers.1.self_attn.q_proj':%s", formats[i]);
+        expect_refused_as(entry, refused, "quantization.model.layers.1.self_attn.q_proj");
+    }
+    expect_refused_as("'model.layers.3.self_attn.q_proj':{'bits':8,'group_size':32}",
+                      "CONFIG-INVALID", "quantization.model.layers.3.self_attn.q_proj");
+    /* layer 0 has two heads of eight: o_proj has 16 inputs */
+    expect_refused_as("'model.layers.0.self_attn.o_proj':{'bits':8,'group_size':32}",
+                      "CONFIG-INVALID", "quantization.model.layers.0.self_attn.o_proj");
+    expect_refused("{'quantization':" BLOCK(Q_INT8) "}", "quantization_config", NULL);
+}
+
 static const char *shared_folder(void)
 {
     const char *s = getenv("MLXFAST_SHARED");
@@ -491,6 +592,8 @@ int main(void)
         cmocka_unit_test(test_not_an_object),
         cmocka_unit_test(test_A_TK4_stop_set_from_generation_config),
         cmocka_unit_test(test_inventory_of_a_small_model),
+        cmocka_unit_test(test_int8_projections),
+        cmocka_unit_test(test_other_formats_are_not_permitted),
         cmocka_unit_test(test_xs21_pin),
         cmocka_unit_test(test_xs21_traffic),
     };

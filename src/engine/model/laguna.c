@@ -2,6 +2,7 @@
 #include "engine/model/laguna.h"
 
 #include "engine/checkpoint/inventory.h"
+#include "engine/model/laguna_quantization.h"
 #include "engine/model/plan.h"
 
 #include <string.h>
@@ -77,6 +78,23 @@ static struct weight_matrix bind_nvfp4(struct binder *b, int layer, const char *
         .scales = bind_layer_data(b, layer, arena_printf(b->arena, "%s.scales", name))};
 }
 
+/* A projection of attention in the format that the config says. */
+static struct weight_matrix bind_projection(struct binder *b, const struct laguna_config *c,
+                                            int layer, enum laguna_projection p)
+{
+    const char *name = arena_printf(b->arena, "self_attn.%s", laguna_projection_names[p]);
+    struct weight_matrix m = {
+        .format = WEIGHT_BF16,
+        .data = bind_layer_data(b, layer, arena_printf(b->arena, "%s.weight", name))};
+    laguna_projection_shape(c, layer, p, &m.out, &m.in);
+    if (c->layers[layer].int8 >> p & 1) {
+        m.format = WEIGHT_INT8_AFFINE32;
+        m.scales = bind_layer_data(b, layer, arena_printf(b->arena, "%s.scales", name));
+        m.biases = bind_layer_data(b, layer, arena_printf(b->arena, "%s.biases", name));
+    }
+    return m;
+}
+
 /* Expert e of a stacked tensor: [experts, out, in] along the leading axis. */
 static struct weight_matrix expert_slice(const struct weight_matrix *stack, int e)
 {
@@ -103,12 +121,11 @@ static const struct attention_block *bind_attention(struct binder *b, const stru
     a->input_norm = bind_layer_data(b, layer, "input_layernorm.weight");
     a->q_norm = bind_layer_data(b, layer, "self_attn.q_norm.weight");
     a->k_norm = bind_layer_data(b, layer, "self_attn.k_norm.weight");
-    int q_width = heads * c->head_dim, kv_width = c->kv_heads * c->head_dim;
-    a->q = bind_bf16(b, layer, "self_attn.q_proj.weight", q_width, c->hidden);
-    a->k = bind_bf16(b, layer, "self_attn.k_proj.weight", kv_width, c->hidden);
-    a->v = bind_bf16(b, layer, "self_attn.v_proj.weight", kv_width, c->hidden);
-    a->o = bind_bf16(b, layer, "self_attn.o_proj.weight", c->hidden, q_width);
-    a->gate = bind_bf16(b, layer, "self_attn.g_proj.weight", heads, c->hidden);
+    a->q = bind_projection(b, c, layer, LAGUNA_Q);
+    a->k = bind_projection(b, c, layer, LAGUNA_K);
+    a->v = bind_projection(b, c, layer, LAGUNA_V);
+    a->o = bind_projection(b, c, layer, LAGUNA_O);
+    a->gate = bind_projection(b, c, layer, LAGUNA_G);
     a->rope = rope;
     return a;
 }

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "engine/checkpoint/formats.h"
 #include "engine/model/config_reader.h"
+#include "engine/model/laguna_quantization.h"
 
 #include <math.h>
 #include <string.h>
@@ -93,30 +94,6 @@ static bool check_gating_types(const struct config_reader *r, int layers)
         const char *word = json_string_value(json_array_get(list, (size_t)i));
         if (!word || strcmp(word, "per_head") != 0)
             return config_refuse(r, "gating_types", "every entry must be \"per_head\"");
-    }
-    return true;
-}
-
-/* Both blocks name the one format; other tools write one or the other, mlx writes both. */
-static bool check_quantization(const struct config_reader *r)
-{
-    static const char *const names[] = {"quantization", "quantization_config"};
-    static const char *const keys[] = {"bits", "group_size", "mode", NULL};
-    if (!config_given(r, names[0]) && !config_given(r, names[1]))
-        return config_refuse(r, names[0], "the field is missing");
-    for (size_t i = 0; i < 2; i++) {
-        const json_t *block;
-        if (!config_given(r, names[i]))
-            continue;
-        if (!json_get_object(&r->view, names[i], &block, r->err))
-            return config_renamed(r->err);
-        const struct config_reader q = {{block, r->view.file, names[i]}, r->err};
-        int bits, group;
-        if (!json_view_closed(&q.view, keys, r->err))
-            return config_renamed(r->err);
-        if (!config_int(&q, "bits", 4, 4, &bits) || !config_int(&q, "group_size", 16, 16, &group) ||
-            !require_text(&q, "mode", "nvfp4"))
-            return false;
     }
     return true;
 }
@@ -399,12 +376,13 @@ bool laguna_config_parse(struct arena *a, const json_t *config, const char *file
         error_set(err, "CONFIG-INVALID", "the configuration is not a JSON object");
         return error_at(err, file, NULL, NULL);
     }
-    if (!check_switches(&r) || !check_quantization(&r) || !read_sizes(&r, &c))
+    if (!check_switches(&r) || !read_sizes(&r, &c))
         return false;
     c.layers = arena_array(a, (size_t)c.layer_count, sizeof *c.layers);
     if (!check_gating_types(&r, c.layer_count) || !read_heads(a, &r, &c) ||
         !read_layer_types(a, &r, &c) || !read_mlp_types(a, &r, &c) || !read_mlp(&r, &c) ||
-        !read_ropes(&r, &c) || !read_tokens(&r, &c) || !check_total(&r, &c))
+        !read_ropes(&r, &c) || !laguna_quantization_read(&r, &c) || !read_tokens(&r, &c) ||
+        !check_total(&r, &c))
         return false;
     *out = c;
     return true;

@@ -4,7 +4,8 @@
  * Unknown keys are ignored, since real files carry many; a known key of the wrong type, or one that
  * asks for something that the model code does not do, is refused by field and value. Every size is
  * bounded (2^20 at most) and every product that the inventory needs is checked, so that the code
- * after this works with plain ints. Error CONFIG-INVALID throughout, unless said otherwise. */
+ * after this works with plain ints. Error CONFIG-INVALID throughout, but for
+ * QUANTIZATION-NOT-PERMITTED (a format of weights that the model may not have). */
 #ifndef MLXFAST_ENGINE_MODEL_LAGUNA_CONFIG_H
 #define MLXFAST_ENGINE_MODEL_LAGUNA_CONFIG_H
 
@@ -35,10 +36,14 @@ struct laguna_rope {
 
 enum laguna_attention { LAGUNA_FULL_ATTENTION, LAGUNA_SLIDING_ATTENTION };
 
+/* The linear layers of attention that may be stored as affine INT8. */
+enum laguna_projection { LAGUNA_Q, LAGUNA_K, LAGUNA_V, LAGUNA_O, LAGUNA_G, LAGUNA_PROJECTIONS };
+
 struct laguna_layer {
     enum laguna_attention attention;
-    int heads;   /* query heads, a multiple of kv_heads */
-    bool sparse; /* routed experts (and the shared one), else the dense MLP */
+    int heads;     /* query heads, a multiple of kv_heads */
+    bool sparse;   /* routed experts (and the shared one), else the dense MLP */
+    unsigned int8; /* bit p: projection p is affine INT8 in groups of 32, else bf16 */
 };
 
 struct laguna_config {
@@ -70,6 +75,10 @@ bool laguna_config_read_generation(const char *folder, struct laguna_config *c, 
 
 /* Appends every tensor that a checkpoint of this configuration has (laguna.md section 3). */
 void laguna_config_inventory(const struct laguna_config *c, struct inventory *inventory);
+
+/* outputs and inputs of a projection */
+void laguna_projection_shape(const struct laguna_config *c, int layer, enum laguna_projection p,
+                             int *out, int *in);
 
 /* Weight bytes that decoding one token reads: all of the model but the embedding table, of which
  * one row is read, and the experts that are not chosen. */

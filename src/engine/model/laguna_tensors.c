@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "engine/checkpoint/formats.h"
 #include "engine/model/laguna_config.h"
+#include "engine/model/laguna_quantization.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -50,14 +51,39 @@ static void add_nvfp4(const struct writer *w, const char *name, int experts, int
         add(w, full, DTYPE_U8, 2, out, scales, 0);
 }
 
-static void add_attention(const struct writer *w, const struct laguna_config *c, int heads)
+void laguna_projection_shape(const struct laguna_config *c, int layer, enum laguna_projection p,
+                             int *out, int *in)
 {
-    const int width = heads * c->head_dim, kv_width = c->kv_heads * c->head_dim;
-    add_matrix(w, "self_attn.q_proj.weight", width, c->hidden);
-    add_matrix(w, "self_attn.k_proj.weight", kv_width, c->hidden);
-    add_matrix(w, "self_attn.v_proj.weight", kv_width, c->hidden);
-    add_matrix(w, "self_attn.o_proj.weight", c->hidden, width);
-    add_matrix(w, "self_attn.g_proj.weight", heads, c->hidden);
+    const int heads = c->layers[layer].heads, width = heads * c->head_dim;
+    *in = p == LAGUNA_O ? width : c->hidden;
+    *out = p == LAGUNA_Q   ? width
+           : p == LAGUNA_O ? c->hidden
+           : p == LAGUNA_G ? heads
+                           : c->kv_heads * c->head_dim;
+}
+
+static void add_projection(const struct writer *w, const struct laguna_config *c, int layer,
+                           enum laguna_projection p)
+{
+    char name[64];
+    int out, in;
+    laguna_projection_shape(c, layer, p, &out, &in);
+    snprintf(name, sizeof name, "self_attn.%s.weight", laguna_projection_names[p]);
+    if (!(c->layers[layer].int8 >> p & 1)) {
+        add_matrix(w, name, out, in);
+        return;
+    }
+    add(w, name, DTYPE_U32, 2, out, in / AFFINE_CODES_PER_WORD, 0);
+    snprintf(name, sizeof name, "self_attn.%s.scales", laguna_projection_names[p]);
+    add_matrix(w, name, out, in / AFFINE_GROUP);
+    snprintf(name, sizeof name, "self_attn.%s.biases", laguna_projection_names[p]);
+    add_matrix(w, name, out, in / AFFINE_GROUP);
+}
+
+static void add_attention(const struct writer *w, const struct laguna_config *c, int layer)
+{
+    for (int p = 0; p < LAGUNA_PROJECTIONS; p++)
+        add_projection(w, c, layer, (enum laguna_projection)p);
     add_vector(w, "self_attn.q_norm.weight", c->head_dim);
     add_vector(w, "self_attn.k_norm.weight", c->head_dim);
 }
@@ -89,7 +115,7 @@ void laguna_config_inventory(const struct laguna_config *c, struct inventory *in
     for (int i = 0; i < c->layer_count; i++) {
         snprintf(w.prefix, sizeof w.prefix, "model.layers.%d.", i);
         add_vector(&w, "input_layernorm.weight", c->hidden);
-        add_attention(&w, c, c->layers[i].heads);
+        add_attention(&w, c, i);
         add_vector(&w, "post_attention_layernorm.weight", c->hidden);
         add_mlp(&w, c, c->layers[i].sparse);
     }
@@ -108,14 +134,22 @@ static uint64_t nvfp4_bytes(int64_t out, int64_t in)
     return (uint64_t)(out * in / 2 + out * in / NVFP4_GROUP);
 }
 
+static uint64_t int8_bytes(int64_t out, int64_t in)
+{
+    return (uint64_t)(out * in + 4 * (out * in / AFFINE_GROUP));
+}
+
 uint64_t laguna_config_bytes_per_token(const struct laguna_config *c)
 {
-    const int64_t hidden = c->hidden, kv_width = (int64_t)c->kv_heads * c->head_dim;
+    const int64_t hidden = c->hidden;
     uint64_t total = bf16_bytes(1, hidden) * 2 + bf16_bytes(c->vocab, hidden); /* row, norm, head */
     for (int i = 0; i < c->layer_count; i++) {
-        const int64_t heads = c->layers[i].heads, width = heads * c->head_dim;
         total += bf16_bytes(2, hidden) + bf16_bytes(2, c->head_dim);
-        total += bf16_bytes(2 * width + 2 * kv_width + heads, hidden);
+        for (int p = 0; p < LAGUNA_PROJECTIONS; p++) {
+            int out, in;
+            laguna_projection_shape(c, i, (enum laguna_projection)p, &out, &in);
+            total += c->layers[i].int8 >> p & 1 ? int8_bytes(out, in) : bf16_bytes(out, in);
+        }
         if (!c->layers[i].sparse) {
             total += 3 * bf16_bytes(c->dense_width, hidden);
             continue;
