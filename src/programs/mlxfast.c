@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "base/standard.h"
 #include "engine/transform/convert_drafter.h"
+#include "engine/transform/transform.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -127,6 +128,97 @@ static int run_convert(int argc, char **argv)
     return EXIT_OK;
 }
 
+/* ---- transform ---- */
+
+static struct transform_options shape;
+static bool shape_json;
+
+static const struct option_spec transform_specs[] = {
+    {"--source", OPTION_TEXT, true, "DIR", "A Laguna checkpoint; it is left as it is.",
+     &shape.source, NULL, 0, 0},
+    {"--out", OPTION_TEXT, true, "DIR", "The folder to make. Nothing may stand there.", &shape.out,
+     NULL, 0, 0},
+    {"--int8-attention", OPTION_SWITCH, false, NULL,
+     "Store q, k, v, o and g of attention as affine INT8 in groups of 32. Lossy: the contract must "
+     "permit it.",
+     &shape.int8_attention, NULL, 0, 0},
+    {"--contract", OPTION_TEXT, false, "FILE",
+     "The track's contract, whose quantization_envelope says what is permitted.", &shape.contract,
+     NULL, 0, 0},
+    {"--json", OPTION_SWITCH, false, NULL, "One JSON object on stdout instead of lines.",
+     &shape_json, NULL, 0, 0},
+    {"--quiet", OPTION_SWITCH, false, NULL, "No progress on stderr; errors only.", &shape.quiet,
+     NULL, 0, 0},
+};
+
+static const struct command transform_command = {
+    .name = "mlxfast transform",
+    .summary = "Writes a checkpoint as an engine is to load it: a copy, but for what is asked for.",
+    .notes = "Exit codes: 0 written; 1 refused or failed; 2 usage; 130 interrupted.\n"
+             "Files: made in <out>.tmp.<pid> beside --out, which appears whole or not at all. The "
+             "same source and flags give the same bytes.",
+    .options = transform_specs,
+    .option_count = sizeof transform_specs / sizeof *transform_specs};
+
+static void print_transform_json(const struct transform_result *r)
+{
+    json_t *o = json_pack(
+        "{s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "out", shape.out,
+        "int8_attention", shape.int8_attention, "files", (json_int_t)r->files, "shards",
+        (json_int_t)r->shards, "tensors", (json_int_t)r->tensors, "projections_quantized",
+        (json_int_t)r->quantized, "projections_kept", (json_int_t)r->kept,
+        "projections_int8_before", (json_int_t)r->int8_before, "source_bytes",
+        (json_int_t)r->source_bytes, "bytes", (json_int_t)r->bytes, "source_bytes_per_token",
+        (json_int_t)r->source_bytes_per_token, "bytes_per_token", (json_int_t)r->bytes_per_token,
+        "relative_error", r->relative_error, "seconds", r->seconds);
+    struct buffer text = {0};
+    json_write_ordered(o, 0, &text);
+    printf("%s\n", text.data);
+    buffer_free(&text);
+    json_decref(o);
+}
+
+static void print_transform(const struct transform_result *r)
+{
+    if (shape.int8_attention) {
+        printf("%zu projections of attention to INT8", r->quantized);
+        if (r->kept)
+            printf(", %zu left as they are (inputs no multiple of 32)", r->kept);
+        if (r->int8_before)
+            printf(", %zu INT8 before", r->int8_before);
+        if (r->quantized)
+            printf("; they differ by %.3g %% (root mean square)", 100 * r->relative_error);
+        printf("\n");
+    }
+    printf("%" PRIu64 " bytes of tensors (source %" PRIu64 "); one decoded token reads %" PRIu64
+           " (source %" PRIu64 ")\n",
+           r->bytes, r->source_bytes, r->bytes_per_token, r->source_bytes_per_token);
+    printf("wrote %s: %zu files, %zu tensors, %.1f s\n", shape.out, r->files, r->tensors,
+           r->seconds);
+}
+
+static int run_transform(int argc, char **argv)
+{
+    struct error err = {0};
+    struct transform_result result;
+    switch (options_parse(&transform_command, argc, argv, NULL, &err)) {
+    case OPTIONS_HELP:
+        options_help(&transform_command, stdout);
+        return EXIT_OK;
+    case OPTIONS_ERROR:
+        return fail(transform_command.name, &err);
+    case OPTIONS_OK:
+        break;
+    }
+    if (!transform(&shape, &result, &err))
+        return fail(transform_command.name, &err);
+    if (shape_json)
+        print_transform_json(&result);
+    else
+        print_transform(&result);
+    return EXIT_OK;
+}
+
 /* ---- the table ---- */
 
 static const struct {
@@ -135,6 +227,7 @@ static const struct {
 } subcommands[] = {
     {"convert-drafter", "brings a published DFlash drafter into the layout that the track pins",
      run_convert},
+    {"transform", "writes a checkpoint as an engine is to load it", run_transform},
 };
 
 static void print_usage(FILE *out)

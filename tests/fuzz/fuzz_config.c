@@ -9,6 +9,7 @@
 /* The fuzz library holds checkpoint and text only. */
 #include "engine/model/config_reader.c"
 #include "engine/model/laguna_config.c"
+#include "engine/model/laguna_quantization.c"
 #include "engine/model/laguna_tensors.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
