@@ -40,6 +40,14 @@ INLINE void DOT(int8_tile)(const struct dot_call *c, const int R, const int T, i
         acc[i] = v16_zero();
     for (int g0 = 0; g0 < groups; g0 += KERNEL_LANES) {
         v16 bias[DOT_OUTPUTS];
+        if (r0 == 0) {
+            UNROLL
+            for (int t = 0; t < T; t++) {
+                const size_t next = (size_t)(t + DOT_OUTPUTS) * c->scales_stride + 2 * (size_t)g0;
+                __builtin_prefetch(biases + next);
+                __builtin_prefetch(scales + next);
+            }
+        }
         UNROLL
         for (int t = 0; t < T; t++)
             bias[t] = v16_load_bf16_some(biases + (size_t)t * c->scales_stride + 2 * (size_t)g0,
