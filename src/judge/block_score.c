@@ -62,8 +62,8 @@ int64_t block_mode_tokens(const struct contract_block_decode *b, enum block_mode
 
 /* ---- The document ---- */
 
-static const char local_reason[] = "a local run: one machine, the participant's own golden, no "
-                                   "alternating order, no temperature or clock record";
+static const char local_reason[] = "a local run: the participant's own machine, build and "
+                                   "reference, no temperature or clock record";
 
 static void set_identity(struct score_document *d, const struct block_score_inputs *in)
 {
