@@ -550,6 +550,8 @@ static int generate(int argc, char **argv)
                      given ? "only one of --prompt, --prompt-file and --tokens-file may be given"
                            : "one of --prompt, --prompt-file and --tokens-file is needed",
                      NULL);
+    if (f.drafter && !f.drafter[0])
+        return usage("USAGE", "missingValue(--drafter)", "--drafter");
     if (f.block > 0 && !f.drafter)
         return usage("USAGE", "--block needs --drafter", "--block");
 

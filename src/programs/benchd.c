@@ -354,12 +354,12 @@ static void print_usage(FILE *out)
                  "Subcommands (each has --help):\n");
     for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++)
         if (subcommands[i].summary != NULL)
-            fprintf(out, "  %-20s%s\n", subcommands[i].name, subcommands[i].summary);
+            fprintf(out, "  %-26s%s\n", subcommands[i].name, subcommands[i].summary);
     size_t count;
     const struct tool *tools = tools_all(&count);
     for (size_t i = 0; i < count; i++)
         if (!tools[i].hidden)
-            fprintf(out, "  %-20s%s\n", tools[i].name, tools[i].summary);
+            fprintf(out, "  %-26s%s\n", tools[i].name, tools[i].summary);
     fprintf(out, "\nExit codes: 0 success, 1 not passed or failed, 2 usage, 3 input that cannot be "
                  "read,\n130 interrupted.\n");
 }

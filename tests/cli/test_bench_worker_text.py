@@ -270,6 +270,7 @@ def test_logits_leave_an_old_file_alone_on_failure(run, worker, tmp_path):
     (["generate", "--weights", VECTOR, "--prompt", "a", "--tokens-file", "b"], 2, "only one of"),
     (["generate", "--weights", VECTOR, "--prompt", "a", "-n", "0"], 2, "badValue(-n)"),
     (["generate", "--weights", VECTOR, "--prompt", "a", "-n"], 2, "missingValue(-n)"),
+    (["generate", "--weights", VECTOR, "--prompt", "a", "--drafter", ""], 2, "missingValue(--drafter)"),
     (["generate", "--weights", VECTOR, "--prompt", "a", "-n", "3x"], 2, "badValue(-n)"),
     (["generate", "--weights", VECTOR, "--tokens-file", "/nonexistent"], 1, "/nonexistent"),
     (["generate", "--weights", "/nonexistent", "--prompt", "a"], 1, "/nonexistent"),
