@@ -588,6 +588,14 @@ def test_a_leg_that_fails_leaves_no_score(place):
     place.assert_nothing_written()
 
 
+def test_a_folder_that_is_no_drafter_is_told_in_the_engines_words(place):
+    result = place.run(DFLASH, MLXFAST_DFLASH_DRAFTER_DIR=NANO)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "CONFIG-INVALID" in result.stderr and str(NANO / "config.json") in result.stderr
+    assert "field block_size" in result.stderr and "no score was written" in result.stderr
+    place.assert_nothing_written()
+
+
 def test_no_reader_does_not_block_and_is_told(place):
     result = place.run(DFLASH, MLXFAST_GPU_TEMP_CMD="exit 1", MLXFAST_DFLASH_LOCAL_ITERATE_TOKENS="1")
     assert result.returncode == 0, result.stdout + result.stderr

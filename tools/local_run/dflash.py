@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import build
 import drift
@@ -26,8 +27,16 @@ class Judge:
         self.benchd = build.program("benchd")
         self.files = files
 
-    def call(self, command, *flags, fine=(0,)):
-        code, out = stop.run([self.benchd, command, *flags])
+    def call(self, command, *flags, fine=(0,), log=None):
+        """Its stdout. log: a file for its stderr, shown whole where it fails, else not at all."""
+        if log is None:
+            code, out = stop.run([self.benchd, command, *flags])
+        else:
+            with open(log, "w+", encoding="utf-8", errors="replace") as words:
+                code, out = stop.run([self.benchd, command, *flags], stderr=words)
+                words.seek(0)
+                if code not in (*fine, INTERRUPTED):
+                    sys.stderr.write(words.read())
         if code == INTERRUPTED:
             raise Interrupted("SIGINT")
         if code not in fine:
@@ -47,7 +56,6 @@ class Judge:
                   "--quiet", *flags)
         return json.loads(out.read_text())
 
-
     def seal(self, *flags, score):
         """The score of the legs' reports; 1 is a sealed one that has not passed."""
         f = self.files
@@ -66,8 +74,9 @@ def own_golden(judge, golden, work, tokens):
     emitted, out = work / "emitted.json", work / "golden.json"
     emitted.write_text(json.dumps({"seed_tokens": prompt}))
     out.unlink(missing_ok=True)
+    # The first that loads the drafter: where that fails, the engine's own words say why.
     judge.call("dflash-reference", *judge.model(), "--emitted", emitted, "--output", out, "--generate",
-               str(tokens), "--quiet")
+               str(tokens), log=work / "reference.log")
     return out
 
 

@@ -37,7 +37,7 @@ VARIABLES = [
     ("MLXFAST_DFLASH_LOCAL_PAIRS", (DFLASH,), "1, --local-submit 3",
      "pairs of one serial and one DFlash leg, 1 to 32; their order alternates"),
     ("MLXFAST_DFLASH_LOCAL_WORK_DIR", (DFLASH,), ".mlxfast-local-dflash",
-     "the legs' files: emitted.json, golden.json, probe-N.json, benchmark-N.json, tripwire.json"),
+     "the legs' files: emitted.json, golden.json, reference.log, probe-N.json, benchmark-N.json, tripwire.json"),
     ("MLXFAST_LOCAL_WORK_DIR", (SERIAL,), ".mlxfast-local-serial", "the tripwire's report"),
     ("MLXFAST_LOCAL_ALLOW_GOLDEN_DRIFT", BOTH, "0",
      "1: go on after the tripwire; passed_correctness is false and the diverging tokens are recorded"),
