@@ -135,7 +135,7 @@ $(BUILD)/tools/%: $(BUILD)/tools/%.o $(ENGINE_A) $(WIRE_A) $(BASE_A)
 FUZZ_CC ?= clang
 FUZZ_FLAGS = -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
 	-ffp-contract=off -fno-strict-aliasing -D_GNU_SOURCE -DMLXFAST_DEBUG -Isrc $(PKG_CFLAGS) $(SECCOMP_CFLAGS)
-FUZZ_O := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(call find_c,src/base src/wire src/judge src/engine/checkpoint src/engine/text))
+FUZZ_O := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(call find_c,src/base src/wire src/judge src/engine/checkpoint src/engine/text src/engine/memory))
 $(BUILD)/fuzz/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(FUZZ_CC) $(FUZZ_FLAGS) -MMD -MP -c $< -o $@

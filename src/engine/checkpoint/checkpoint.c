@@ -1,10 +1,12 @@
 /* Opening a model folder: which files there must be, and that index and shards tell one story. */
 #include "engine/checkpoint/checkpoint.h"
 #include "base/json.h"
+#include "engine/memory/limits.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const char CONFIG_NAME[] = "config.json";
 static const char INDEX_NAME[] = "model.safetensors.index.json";
@@ -253,8 +255,27 @@ static bool index_check(const struct checkpoint *c, struct index *index, struct 
     return ok;
 }
 
+/* A limit on addresses is passed by mapping alone. What is not there is refused when it is opened.
+ */
+static bool check_addresses(const struct checkpoint *c, struct error *err)
+{
+    struct memory_limits limits;
+    struct stat st;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < c->shard_count; i++) {
+        struct arena a = {0};
+        if (stat(path_join(&a, c->folder, c->shards[i].file_name), &st) == 0)
+            bytes += (uint64_t)st.st_size;
+        arena_free(&a);
+    }
+    memory_limits_read(&limits);
+    return memory_check_mapping(&limits, bytes, c->folder, err);
+}
+
 static bool map_shards(struct checkpoint *c, struct error *err)
 {
+    if (!check_addresses(c, err))
+        return false;
     struct tensor **lists = arena_array(&c->arena, c->shard_count, sizeof *lists);
     size_t *counts = arena_array(&c->arena, c->shard_count, sizeof *counts);
     for (size_t i = 0; i < c->shard_count; i++) {
@@ -311,6 +332,7 @@ void checkpoint_close(struct checkpoint *c)
         return;
     for (size_t i = 0; i < c->shard_count; i++)
         file_unmap(&c->shards[i].map);
+    pages_free(&c->packed);
     json_decref(c->config);
     arena_free(&c->arena);
     free(c);

@@ -11,6 +11,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "engine/memory/pages.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -44,9 +45,9 @@ struct tensor {
     enum dtype dtype;
     int rank;
     int64_t shape[TENSOR_MAX_RANK];
-    /* In the map, at any byte offset: a shard may place a tensor of 2- or 4-byte elements at an odd
-     * address. Readers load with memcpy or unaligned vector loads, never through uint16_t * or
-     * float *. */
+    /* In the map (or in checkpoint.packed, on a cache line), there at any byte offset: a shard may
+     * place a tensor of 2- or 4-byte elements at an odd address. Readers load with memcpy or
+     * unaligned vector loads, never through uint16_t * or float *. */
     const uint8_t *data;
     uint64_t bytes;
     int shard; /* index into checkpoint.shards */
@@ -67,6 +68,7 @@ struct checkpoint {
     struct tensor *tensors; /* sorted by name, bytewise */
     size_t tensor_count;
     uint64_t tensor_bytes;
+    struct pages packed; /* the tensors' copies, once they were made (pack.h); maps are gone then */
 };
 
 bool checkpoint_open(const char *folder, struct checkpoint **out, struct error *err);

@@ -86,6 +86,8 @@ struct compute_options {
     int threads;     /* 0: one per available core */
     const char *cpu; /* "portable", "avx2", "avx512", "neon"; NULL: MLXFAST_CPU, else the best */
     enum activations activations;
+    bool
+        small_pages; /* ordinary pages, taken as they are touched: slower, never more than needed */
 };
 
 /* The largest sizes the blocks will have: scratch is allocated once from them. */
@@ -116,6 +118,9 @@ struct tap_rows; /* stream rows kept after some layers; the row of position p is
  * OUT-OF-MEMORY. */
 bool compute_new(const struct compute_options *options, const struct compute_shape *shape,
                  struct compute **out, struct error *err);
+/* The bytes of scratch that compute_new would take. */
+bool compute_scratch_bytes(const struct compute_options *options, const struct compute_shape *shape,
+                           uint64_t *out, struct error *err);
 /* An instance of other sizes that shares the threads of `owner`, its instruction set and its
  * activations: only one of them works at a time, and the owner is freed last. */
 bool compute_new_beside(struct compute *owner, const struct compute_shape *shape,
@@ -130,6 +135,8 @@ bool kv_layer_new(struct compute *c, int kv_heads, int head_dim, int64_t capacit
                   struct kv_layer **out, struct error *err);
 void kv_layer_free(struct kv_layer *kv);
 size_t kv_layer_bytes(const struct kv_layer *kv);
+/* The same before there is one; UINT64_MAX: more than can be. */
+uint64_t kv_layer_need(enum activations a, int kv_heads, int head_dim, int64_t capacity);
 
 /* x[r] = table[ids[r]]; ids are checked by the caller. table is bf16. */
 void compute_embed(struct compute *c, const struct weight_matrix *table, const int32_t *ids,

@@ -19,6 +19,7 @@
     X(HEAD_PICKS, "head-top2-in-pass")                                                             \
     X(POPULATED, "weights-in-memory-at-load")                                                      \
     X(ALIGNED, "weights-on-cache-lines")                                                           \
+    X(HUGE_PAGES, "weights-in-huge-pages")                                                         \
     X(SPECULATION, "drafted-blocks")
 
 enum trace_site {

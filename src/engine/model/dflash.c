@@ -1,6 +1,9 @@
 /* The drafter: weights bound to blocks, and the forward of dflash.md section 3 over them. */
 #include "engine/model/dflash.h"
 
+#include "engine/checkpoint/pack.h"
+#include "engine/model/weights.h"
+
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/inventory.h"
 #include "engine/model/rope.h"
@@ -46,7 +49,8 @@ struct dflash_target dflash_target_of(struct model *m)
         .output = model_output(m),
         .sizes = {.vocab = info->vocab, .hidden = info->hidden, .layers = info->layers},
         .context = info->context,
-        .max_rows = info->max_rows};
+        .max_rows = info->max_rows,
+        .memory = *model_memory(m)};
 }
 
 /* ---- Binding. The inventory check has passed, so every name is there. ---- */
@@ -148,6 +152,45 @@ static bool check_inventory(struct dflash *d, struct error *err)
     return inventory_check(&inventory, k, err);
 }
 
+/* Positions of the rings. A block's rows, and later a context chunk's, must not meet a row that is
+ * still visible. */
+static int64_t ring_of(const struct dflash *d)
+{
+    return (int64_t)d->config.window + d->max_rows + SPARE_SLOTS;
+}
+
+/* Of the taps. A feed of the target that fails is taken back whole: its rows may not cost those
+ * before. */
+static int64_t taps_of(const struct dflash *d)
+{
+    return (int64_t)d->config.window + d->target_rows + SPARE_SLOTS;
+}
+
+/* What the machine leaves beside the target, and the weights into memory. */
+static bool load(struct dflash *d, const struct dflash_target *target,
+                 const struct compute_shape *shape, struct error *err)
+{
+    const struct dflash_config *c = &d->config;
+    const uint64_t kv = kv_layer_need(ACTIVATIONS_F32, c->kv_heads, c->head_dim, ring_of(d));
+    const uint64_t taps = (uint64_t)taps_of(d) * (uint64_t)shape->max_context_width * sizeof(float);
+    const struct compute_options options = {.threads = compute_threads(target->compute)};
+    struct memory_need n = {.folder = d->checkpoint->folder,
+                            .weights = checkpoint_packed_bytes(d->checkpoint),
+                            .token = d->checkpoint->tensor_bytes,
+                            .caches = kv * (uint64_t)c->layer_count + taps,
+                            .tables =
+                                (uint64_t)d->positions * (uint64_t)c->head_dim * sizeof(float)};
+    struct memory_limits limits;
+    struct memory_plan plan;
+    if (!compute_scratch_bytes(&options, shape, &n.scratch, err))
+        return false;
+    n.low_caches = n.caches;
+    n.low_scratch = n.scratch;
+    memory_limits_read(&limits);
+    return memory_plan_make(target->memory.profile, &n, &limits, &plan, err) &&
+           weights_load(d->checkpoint, &target->memory, &plan, options.threads, err);
+}
+
 bool dflash_open(const char *folder, const struct dflash_target *target, struct dflash **out,
                  struct error *err)
 {
@@ -164,7 +207,6 @@ bool dflash_open(const char *folder, const struct dflash_target *target, struct 
     d->positions = c->max_positions < target->context ? c->max_positions : target->context;
     d->max_rows = c->block > APPEND_ROWS ? c->block : APPEND_ROWS;
     d->target_rows = target->max_rows;
-    bind(d, target);
     const struct compute_shape shape = {.max_rows = d->max_rows,
                                         .hidden = c->hidden,
                                         .vocab = c->vocab,
@@ -173,6 +215,11 @@ bool dflash_open(const char *folder, const struct dflash_target *target, struct 
                                         .head_dim = c->head_dim,
                                         .max_ffn_width = c->width,
                                         .max_context_width = c->hidden * c->tap_count};
+    if (!load(d, target, &shape, err)) {
+        dflash_close(d);
+        return false;
+    }
+    bind(d, target);
     if (!compute_new_beside(target->compute, &shape, &d->compute, err)) {
         dflash_close(d);
         return false;
@@ -216,10 +263,8 @@ bool dflash_state_new(struct dflash *d, struct dflash_state **out, struct error 
     struct dflash_state *s = memory_alloc(sizeof *s);
     *out = NULL;
     s->drafter = d;
-    /* A block's rows, and later a context chunk's, must not meet a row that is still visible. */
-    s->capacity = (int64_t)c->window + d->max_rows + SPARE_SLOTS;
-    /* A feed of the target that fails is taken back whole: its rows may not cost those before. */
-    s->tap_capacity = (int64_t)c->window + d->target_rows + SPARE_SLOTS;
+    s->capacity = ring_of(d);
+    s->tap_capacity = taps_of(d);
     s->kv = memory_alloc((size_t)c->layer_count * sizeof *s->kv);
     s->block = memory_alloc((size_t)c->block * sizeof *s->block);
     bool ok = tap_rows_new(d->compute, c->tap_count, s->tap_capacity, &s->taps, err);

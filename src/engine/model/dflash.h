@@ -26,12 +26,13 @@ struct dflash_target {
     struct dflash_target_sizes sizes;
     int64_t context;
     int max_rows; /* rows of one target forward: how far the taps may be taken back */
+    struct memory_request memory; /* the target's; nothing is announced again */
 };
 struct dflash_target dflash_target_of(struct model *m);
 
 struct dflash;
 /* Both layouts are read; embed_tokens.* and lm_head.* are passed over. Errors: CONFIG-INVALID,
- * INVENTORY-MISMATCH, OUT-OF-MEMORY, and the checkpoint's. */
+ * INVENTORY-MISMATCH, MEMORY-INSUFFICIENT, OUT-OF-MEMORY, and the checkpoint's. */
 bool dflash_open(const char *folder, const struct dflash_target *target, struct dflash **out,
                  struct error *err);
 void dflash_close(struct dflash *d);

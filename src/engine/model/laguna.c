@@ -107,16 +107,20 @@ static struct weight_matrix expert_slice(const struct weight_matrix *stack, int 
     return m;
 }
 
+static int layer_window(const struct laguna_config *c, int layer)
+{
+    return c->layers[layer].attention == LAGUNA_SLIDING_ATTENTION ? c->sliding_window : 0;
+}
+
 static const struct attention_block *bind_attention(struct binder *b, const struct laguna_config *c,
                                                     int layer, const struct rope_table *rope)
 {
     struct attention_block *a = arena_alloc(b->arena, sizeof *a);
     int heads = c->layers[layer].heads;
-    bool sliding = c->layers[layer].attention == LAGUNA_SLIDING_ATTENTION;
     a->heads = heads;
     a->kv_heads = c->kv_heads;
     a->head_dim = c->head_dim;
-    a->window = sliding ? c->sliding_window : 0;
+    a->window = layer_window(c, layer);
     a->eps = (float)c->eps;
     a->input_norm = bind_layer_data(b, layer, "input_layernorm.weight");
     a->q_norm = bind_layer_data(b, layer, "self_attn.q_norm.weight");
@@ -209,6 +213,21 @@ static struct compute_shape laguna_shape(const struct laguna_config *c)
                                   .max_top_k = c->top_k};
 }
 
+static void laguna_needs(struct arena *arena, const void *family_state, struct model_needs *out)
+{
+    const struct laguna_config *c = family_state;
+    struct kv_shape *kv = arena_array(arena, (size_t)c->layer_count, sizeof *kv);
+    for (int i = 0; i < c->layer_count; i++)
+        kv[i] = (struct kv_shape){
+            .kv_heads = c->kv_heads, .head_dim = c->head_dim, .window = layer_window(c, i)};
+    *out = (struct model_needs){.shape = laguna_shape(c),
+                                .bytes_per_token = laguna_config_bytes_per_token(c),
+                                .kv = kv,
+                                .attention_count = c->layer_count};
+    for (int kind = 0; kind < 2; kind++)
+        out->table_bytes += (uint64_t)c->rope[kind].dim * sizeof(float);
+}
+
 static bool laguna_bind(struct arena *arena, const struct checkpoint *checkpoint,
                         void *family_state, const struct model_options *options,
                         struct model_plan *plan, struct error *err)
@@ -265,5 +284,6 @@ const struct model_family laguna_family = {
     .name = "laguna",
     .model_types = {"laguna", NULL},
     .check = laguna_check,
+    .needs = laguna_needs,
     .bind = laguna_bind,
 };

@@ -2,17 +2,18 @@
 #include "engine/model/model.h"
 
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/pack.h"
 #include "engine/compute/meter.h"
 #include "engine/compute/trace.h"
 #include "engine/model/plan.h"
+#include "engine/model/weights.h"
 
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 enum {
     DEFAULT_CONTEXT = 8192,
     DEFAULT_MAX_ROWS = 256,
+    LOW_MAX_ROWS = 64,
     LARGEST_MAX_ROWS = 4096,
     /* float32 holds every position up to here exactly (rope.h) */
     LARGEST_CONTEXT = 1 << 24,
@@ -26,6 +27,7 @@ struct model {
     struct checkpoint *checkpoint;
     struct compute *compute;
     struct model_plan plan;
+    struct memory_request memory;
 };
 
 struct model_state {
@@ -51,38 +53,6 @@ const struct model_family *model_family_find(const char *model_type)
     return NULL;
 }
 
-/* Brings the weights into memory before anything is timed. Advice only: failure changes nothing. */
-static void bring_into_memory(const struct checkpoint *c)
-{
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    bool aligned = true, populated = true;
-    for (size_t i = 0; i < c->tensor_count; i++)
-        aligned = aligned && (uintptr_t)c->tensors[i].data % 64 == 0;
-    if (aligned)
-        trace_ran(TRACE_ALIGNED);
-    else
-        trace_fell_back(TRACE_ALIGNED, "the files' headers are not padded: wide loads cross lines");
-    bool fits =
-        pages > 0 && page > 0 && c->tensor_bytes < (uint64_t)pages * (uint64_t)page / 10 * 8;
-    for (size_t i = 0; i < c->shard_count; i++) {
-        const struct file_map *map = &c->shards[i].map;
-        if (map->length == 0)
-            continue;
-#ifdef MADV_POPULATE_READ
-        if (fits && madvise((void *)(uintptr_t)map->data, map->length, MADV_POPULATE_READ) == 0)
-            continue;
-#endif
-        populated = false;
-        if (fits)
-            madvise((void *)(uintptr_t)map->data, map->length, MADV_WILLNEED);
-    }
-    if (populated)
-        trace_ran(TRACE_POPULATED);
-    else
-        trace_fell_back(TRACE_POPULATED, fits ? "the kernel cannot populate a mapping"
-                                              : "the weights take more than 8/10 of the memory");
-}
-
 static bool resolve_sizes(struct model_options *o, int64_t max_context, const char *folder,
                           struct error *err)
 {
@@ -97,16 +67,67 @@ static bool resolve_sizes(struct model_options *o, int64_t max_context, const ch
                   (long long)max_context);
         return error_at(err, folder, "context", value);
     }
-    if (o->max_rows == 0)
-        o->max_rows = DEFAULT_MAX_ROWS;
-    if (o->max_rows < 1 || o->max_rows > LARGEST_MAX_ROWS) {
+    if (o->max_rows < 0 || o->max_rows > LARGEST_MAX_ROWS) {
         snprintf(value, sizeof value, "%d", o->max_rows);
         error_set(err, "ROWS-INVALID", "rows of one forward must be between 1 and %d",
                   LARGEST_MAX_ROWS);
         return error_at(err, NULL, "max_rows", value);
     }
-    if (o->max_rows > o->context)
-        o->max_rows = (int)o->context;
+    return true;
+}
+
+/* Rows of one forward in a profile. */
+static int choose_rows(const struct model_options *o, enum memory_profile profile)
+{
+    const int rows = o->max_rows > 0         ? o->max_rows
+                     : profile == MEMORY_LOW ? LOW_MAX_ROWS
+                                             : DEFAULT_MAX_ROWS;
+    return rows > o->context ? (int)o->context : rows;
+}
+
+/* Positions that a layer's ring holds. */
+static int64_t ring_capacity(int window, int max_rows, int64_t context)
+{
+    const int64_t ring = (int64_t)window + max_rows + SPARE_SLOTS;
+    return window > 0 && ring < context ? ring : context;
+}
+
+static bool measure_rows(const struct model_options *o, struct model_needs *n, int rows,
+                         uint64_t *caches, uint64_t *scratch, struct error *err)
+{
+    *caches = 0;
+    for (int i = 0; i < n->attention_count; i++) {
+        const uint64_t bytes =
+            kv_layer_need(o->compute.activations, n->kv[i].kv_heads, n->kv[i].head_dim,
+                          ring_capacity(n->kv[i].window, rows, o->context));
+        *caches = bytes > UINT64_MAX - *caches ? UINT64_MAX : *caches + bytes;
+    }
+    n->shape.max_rows = rows;
+    return compute_scratch_bytes(&o->compute, &n->shape, scratch, err);
+}
+
+/* Chooses the profile, or says that the machine is too small, before any weight is read. */
+static bool plan_memory(struct model *m, const struct model_family *family,
+                        const void *family_state, struct model_options *o, struct memory_plan *plan,
+                        struct error *err)
+{
+    struct model_needs needs;
+    struct memory_limits limits;
+    family->needs(&m->arena, family_state, &needs);
+    struct memory_need n = {.folder = m->checkpoint->folder,
+                            .weights = checkpoint_packed_bytes(m->checkpoint),
+                            .token = needs.bytes_per_token,
+                            .tables = needs.table_bytes * (uint64_t)o->context};
+    memory_limits_read(&limits);
+    if (!measure_rows(o, &needs, choose_rows(o, MEMORY_FULL), &n.caches, &n.scratch, err) ||
+        !measure_rows(o, &needs, choose_rows(o, MEMORY_LOW), &n.low_caches, &n.low_scratch, err) ||
+        !memory_plan_make(o->memory.profile, &n, &limits, plan, err))
+        return false;
+    o->memory.profile = plan->profile;
+    o->max_rows = choose_rows(o, plan->profile);
+    o->compute.small_pages = plan->profile == MEMORY_LOW;
+    if (o->memory.announce)
+        o->memory.announce(o->memory.context, plan->line);
     return true;
 }
 
@@ -128,10 +149,13 @@ bool model_open(const char *folder, const struct model_options *options, struct 
         return false;
     }
     struct model_options resolved = *options;
+    struct memory_plan memory;
     void *family_state = NULL;
     int64_t max_context = 0;
     if (!family->check(&m->arena, m->checkpoint, &family_state, &max_context, err) ||
         !resolve_sizes(&resolved, max_context, folder, err) ||
+        !plan_memory(m, family, family_state, &resolved, &memory, err) ||
+        !weights_load(m->checkpoint, &resolved.memory, &memory, resolved.compute.threads, err) ||
         !family->bind(&m->arena, m->checkpoint, family_state, &resolved, &m->plan, err)) {
         model_close(m);
         return false;
@@ -144,7 +168,10 @@ bool model_open(const char *folder, const struct model_options *options, struct 
         if (a && a->window > m->plan.info.window)
             m->plan.info.window = a->window;
     }
-    bring_into_memory(m->checkpoint);
+    m->memory = options->memory;
+    if (memory.profile == MEMORY_LOW)
+        m->memory.profile = MEMORY_LOW;
+    m->plan.info.memory = memory.profile;
     if (!compute_new(&resolved.compute, &m->plan.shape, &m->compute, err)) {
         model_close(m);
         return false;
@@ -180,6 +207,11 @@ const struct checkpoint *model_checkpoint(const struct model *m)
     return m->checkpoint;
 }
 
+const struct memory_request *model_memory(const struct model *m)
+{
+    return &m->memory;
+}
+
 int model_experts(const struct model *m)
 {
     return m->plan.shape.max_experts;
@@ -208,9 +240,7 @@ bool model_state_new(struct model *m, struct model_state **out, struct error *er
         const struct attention_block *a = m->plan.blocks[i].attention;
         if (!a)
             continue;
-        int64_t context = m->plan.info.context;
-        int64_t ring = (int64_t)a->window + m->plan.info.max_rows + SPARE_SLOTS;
-        int64_t capacity = a->window > 0 && ring < context ? ring : context;
+        int64_t capacity = ring_capacity(a->window, m->plan.info.max_rows, m->plan.info.context);
         s->capacity[layer] = capacity;
         if (!kv_layer_new(m->compute, a->kv_heads, a->head_dim, capacity, &s->kv[layer], err)) {
             model_state_free(s);

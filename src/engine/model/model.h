@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/compute/blocks.h"
+#include "engine/memory/startup.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -18,7 +19,8 @@ struct model_options {
     struct compute_options compute;
     enum yarn_magnitude yarn_magnitude;
     int64_t context; /* positions to serve; 0: min(config maximum, 8192) */
-    int max_rows;    /* rows of one forward; 0: 256 */
+    int max_rows;    /* rows of one forward; 0: 256, 64 in the low memory profile */
+    struct memory_request memory;
 };
 
 struct model; /* opaque: the checkpoint, the bound weights, the backend */
@@ -30,6 +32,7 @@ struct model_info {
     int window; /* the widest sliding window; 0: no layer slides */
     int64_t context;
     int max_rows;
+    enum memory_profile memory; /* full or low: as it was chosen */
     int32_t eos[16]; /* stop set: config's eos_token_id (one or several), generation_config's too */
     int eos_count;
     int32_t bos;              /* -1: none */
@@ -39,7 +42,8 @@ struct model_info {
         *choices; /* what was chosen at load, one line: "yarn magnitude 1 (attention_factor)" */
 };
 
-/* Errors: UNKNOWN-MODEL-TYPE, CONFIG-INVALID, INVENTORY-MISMATCH, and the checkpoint's. */
+/* Errors: UNKNOWN-MODEL-TYPE, CONFIG-INVALID, INVENTORY-MISMATCH, MEMORY-INSUFFICIENT (before
+ * anything is loaded), INTERRUPTED while weights are copied, and the checkpoint's. */
 bool model_open(const char *folder, const struct model_options *options, struct model **out,
                 struct error *err);
 void model_close(struct model *m);
@@ -47,6 +51,8 @@ const struct model_info *model_get_info(const struct model *m);
 struct compute *model_compute(struct model *m);
 struct checkpoint; /* engine/checkpoint/checkpoint.h */
 const struct checkpoint *model_checkpoint(const struct model *m);
+/* As it was asked for; low where low was chosen. */
+const struct memory_request *model_memory(const struct model *m);
 int model_experts(const struct model *m); /* the most routed experts of a layer; 0: none */
 /* What a drafter borrows: bf16 [vocab, hidden] each. */
 const struct weight_matrix *model_embedding(const struct model *m);

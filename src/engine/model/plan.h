@@ -26,6 +26,17 @@ struct model_plan {
     struct model_info info;     /* the family fills all but context and max_rows */
 };
 
+/* What running the model will take, known from its config alone. */
+struct model_needs {
+    struct compute_shape shape; /* without max_rows */
+    uint64_t bytes_per_token;
+    const struct kv_shape {
+        int kv_heads, head_dim, window; /* window 0: all positions */
+    } * kv;                             /* [attention_count] */
+    int attention_count;
+    uint64_t table_bytes; /* of one position's entries in the rotary tables */
+};
+
 /* A family: which model_type strings it claims and how it makes its plan. */
 struct model_family {
     const char *name;
@@ -34,6 +45,8 @@ struct model_family {
      * need at bind time in the arena. */
     bool (*check)(struct arena *arena, const struct checkpoint *checkpoint, void **family_state,
                   int64_t *max_context, struct error *err);
+    /* The same facts as the plan will have, before the weights are bound. */
+    void (*needs)(struct arena *arena, const void *family_state, struct model_needs *out);
     /* Binds the weights and makes the tables. options have context and max_rows resolved. */
     bool (*bind)(struct arena *arena, const struct checkpoint *checkpoint, void *family_state,
                  const struct model_options *options, struct model_plan *plan, struct error *err);

@@ -145,18 +145,21 @@ static double read_rate(struct bench *b, const void *data, uint64_t bytes)
     return best;
 }
 
-/* The largest shard, when it does not fit into the cache. */
+/* The weights where they lie, when they do not fit into the cache: their copy, or the largest
+ * shard.
+ */
 static const uint8_t *weights_to_read(const struct bench *b, uint64_t *bytes)
 {
     const struct checkpoint *k = model_checkpoint(b->m);
-    const struct file_map *largest = NULL;
+    const uint8_t *data = k->packed.data;
+    uint64_t length = k->packed.bytes;
     for (size_t i = 0; i < k->shard_count; i++)
-        if (!largest || k->shards[i].map.length > largest->length)
-            largest = &k->shards[i].map;
-    *bytes = largest && largest->length >= 4 * b->r->cache_bytes ? largest->length : 0;
-    if (*bytes > WEIGHTS_READ)
-        *bytes = WEIGHTS_READ;
-    return largest ? largest->data : NULL;
+        if (k->shards[i].map.length > length) {
+            data = k->shards[i].map.data;
+            length = k->shards[i].map.length;
+        }
+    *bytes = length < 4 * b->r->cache_bytes ? 0 : length < WEIGHTS_READ ? length : WEIGHTS_READ;
+    return data;
 }
 
 /* The better of both kinds of pages, now. */

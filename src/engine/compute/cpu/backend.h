@@ -7,6 +7,7 @@
 #include "engine/compute/cpu/kernels.h"
 #include "engine/compute/cpu/pool.h"
 #include "engine/compute/meter.h"
+#include "engine/memory/pages.h"
 
 struct compute {
     const struct cpu_kernels *kernels;
@@ -20,7 +21,9 @@ struct compute {
      * the machine may be; and per thread. */
     double cost_alone, cost_awake, cost_long, cost_per_thread;
     char name[64];
-    void *memory; /* everything below */
+    int threads;           /* of the pool */
+    enum pages_kind pages; /* of this and of the keys and values */
+    struct pages memory;   /* everything below */
 
     float *x;       /* the stream [max_rows, hidden] */
     uint8_t *input; /* prepared rows, input_stride bytes apart: of the norm's output, of the
@@ -55,14 +58,16 @@ struct kv_layer {
     int kv_heads, head_dim;
     int64_t capacity;
     size_t key_bytes, value_bytes; /* of one row of one head */
-    uint8_t *keys, *values;        /* [kv_heads, capacity] rows */
+    uint8_t *keys, *values;        /* [kv_heads, capacity] rows, in memory */
+    struct pages memory;
 };
 
 struct tap_rows {
     int64_t capacity;
     size_t width; /* taps * hidden values of one row */
     size_t hidden;
-    float *rows;
+    float *rows; /* in memory */
+    struct pages memory;
 };
 
 /* From here on the caller's time is another part's; the other threads measure nothing. */
@@ -117,6 +122,9 @@ void kv_append(const struct compute *c, const struct attention_block *b, struct 
 /* Bytes from one prepared row of n values to the next. */
 size_t prepared_stride(const struct compute *c, int n);
 uint8_t *thread_scratch(const struct compute *c, int thread);
-void *memory_aligned(size_t size); /* 64-byte aligned, not zeroed; NULL when there is none */
+/* What the shape, the kernels and c->threads ask for; SIZE_MAX: more than can be. scratch_new takes
+ * it and points c's pieces into it; false: no memory. */
+size_t scratch_bytes(const struct compute *c);
+bool scratch_new(struct compute *c);
 
 #endif

@@ -17,15 +17,16 @@ bool tap_rows_new(struct compute *c, int taps, int64_t capacity, struct tap_rows
         t->hidden = (size_t)c->shape.hidden;
         if (!__builtin_mul_overflow(t->hidden, (size_t)taps, &t->width) &&
             !__builtin_mul_overflow(t->width, (size_t)capacity, &bytes) &&
-            !__builtin_mul_overflow(bytes, sizeof *t->rows, &bytes))
-            t->rows = memory_aligned(bytes);
+            !__builtin_mul_overflow(bytes, sizeof *t->rows, &bytes) &&
+            pages_new(bytes, c->pages, &t->memory))
+            t->rows = t->memory.data;
     }
     if (t == NULL || t->rows == NULL) {
         tap_rows_free(t);
         return error_set(err, "OUT-OF-MEMORY", "no memory for the hidden rows of %lld positions",
                          (long long)capacity);
     }
-    memset(t->rows, 0, bytes); /* so that the first decoded tokens do not pay for its pages */
+    pages_populate(&t->memory); /* so that the first decoded tokens do not pay for them */
     *out = t;
     return true;
 }
@@ -34,7 +35,7 @@ void tap_rows_free(struct tap_rows *t)
 {
     if (t == NULL)
         return;
-    free(t->rows);
+    pages_free(&t->memory);
     free(t);
 }
 

@@ -9,10 +9,26 @@ static bool bytes_of(int kv_heads, int64_t capacity, size_t row, size_t *out)
     size_t bytes;
     if (kv_heads < 1 || capacity < 1 ||
         __builtin_mul_overflow((size_t)kv_heads, (size_t)capacity, &bytes) ||
-        __builtin_mul_overflow(bytes, row, &bytes))
+        __builtin_mul_overflow(bytes, row, &bytes) || bytes > SIZE_MAX / 4)
         return false;
     *out = bytes;
     return true;
+}
+
+/* Keys first; values from the next cache line on. */
+static size_t values_at(size_t keys)
+{
+    enum { ALIGN = 64 };
+    return (keys + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+uint64_t kv_layer_need(enum activations a, int kv_heads, int head_dim, int64_t capacity)
+{
+    size_t keys, values;
+    if (!bytes_of(kv_heads, capacity, kernel_key_bytes(a, head_dim), &keys) ||
+        !bytes_of(kv_heads, capacity, kernel_value_bytes(a, head_dim), &values))
+        return UINT64_MAX;
+    return values_at(keys) + values;
 }
 
 bool kv_layer_new(struct compute *c, int kv_heads, int head_dim, int64_t capacity,
@@ -20,22 +36,23 @@ bool kv_layer_new(struct compute *c, int kv_heads, int head_dim, int64_t capacit
 {
     *out = NULL;
     struct kv_layer *kv = calloc(1, sizeof *kv);
-    size_t keys = 0, values = 0;
+    size_t keys = 0;
     if (kv != NULL) {
         kv->kv_heads = kv_heads;
         kv->head_dim = head_dim;
         kv->capacity = capacity;
         kv->key_bytes = kernel_key_bytes(c->activations, head_dim);
         kv->value_bytes = kernel_value_bytes(c->activations, head_dim);
-        /* Not zeroed: a row is read only after it was written, and a long context that is never
+        const uint64_t all = kv_layer_need(c->activations, kv_heads, head_dim, capacity);
+        /* Not touched: a row is read only after it was written, and a long context that is never
          * reached costs no memory. */
-        if (bytes_of(kv_heads, capacity, kv->key_bytes, &keys) &&
-            bytes_of(kv_heads, capacity, kv->value_bytes, &values)) {
-            kv->keys = memory_aligned(keys);
-            kv->values = memory_aligned(values);
+        if (all != UINT64_MAX && bytes_of(kv_heads, capacity, kv->key_bytes, &keys) &&
+            pages_new((size_t)all, c->pages, &kv->memory)) {
+            kv->keys = kv->memory.data;
+            kv->values = kv->keys + values_at(keys);
         }
     }
-    if (kv == NULL || kv->keys == NULL || kv->values == NULL) {
+    if (kv == NULL || kv->keys == NULL) {
         kv_layer_free(kv);
         return error_set(err, "OUT-OF-MEMORY",
                          "no memory for the keys and values of %lld positions",
@@ -49,8 +66,7 @@ void kv_layer_free(struct kv_layer *kv)
 {
     if (kv == NULL)
         return;
-    free(kv->keys);
-    free(kv->values);
+    pages_free(&kv->memory);
     free(kv);
 }
 

@@ -1,6 +1,8 @@
 #include "engine/compute/cpu/pool.h"
 #include "base/clock.h"
 #include "engine/compute/cpu/machine.h"
+#include "engine/memory/cores.h"
+#include "engine/memory/nodes.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -124,6 +126,7 @@ static void *worker_main(void *argument)
     struct worker *w = argument;
     struct pool *p = w->pool;
     machine_float_enter();
+    nodes_settle(w->index);
     for (uint32_t seen = 0;;) {
         seen = worker_wait(w, seen);
         if (p->work == NULL)
@@ -134,20 +137,20 @@ static void *worker_main(void *argument)
     }
 }
 
-static int cores_available(void)
+int pool_choose_threads(int threads)
 {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-        return CPU_COUNT(&set);
-    const long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n < 1 ? 1 : (int)(n < POOL_MAX_THREADS ? n : POOL_MAX_THREADS);
+    if (threads <= 0)
+        threads = cores_allowed();
+    return threads < POOL_MAX_THREADS ? threads : POOL_MAX_THREADS;
 }
 
 static bool start_worker(struct worker *w)
 {
-    /* Signals are for the program's own thread. */
+    /* Signals are for the program's own thread, but a mapped file that was cut short is met where
+     * it is read. */
     sigset_t all, old;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     const int failed = pthread_create(&w->thread, NULL, worker_main, w);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -157,11 +160,7 @@ static bool start_worker(struct worker *w)
 bool pool_new(int threads, struct pool **out, struct error *err)
 {
     *out = NULL;
-    const int cores = cores_available();
-    if (threads <= 0)
-        threads = cores;
-    if (threads > POOL_MAX_THREADS)
-        threads = POOL_MAX_THREADS;
+    threads = pool_choose_threads(threads);
     struct pool *p = aligned_alloc(LINE, sizeof *p);
     struct worker *workers = aligned_alloc(LINE, sizeof *workers * (size_t)threads);
     if (p == NULL || workers == NULL) {
@@ -173,7 +172,7 @@ bool pool_new(int threads, struct pool **out, struct error *err)
     memset(workers, 0, sizeof *workers * (size_t)threads);
     p->workers = workers;
     p->threads = 1;
-    p->spin = threads <= cores ? SPIN_LOOKS : SPIN_LOOKS_CROWDED;
+    p->spin = threads <= cores_allowed() ? SPIN_LOOKS : SPIN_LOOKS_CROWDED;
     for (int i = 1; i < threads; i++) {
         struct worker *w = &workers[i - 1];
         w->pool = p;

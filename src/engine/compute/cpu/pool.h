@@ -14,10 +14,14 @@ struct pool;
 /* A region's work: thread is 0 .. threads-1, 0 being the caller. */
 typedef void pool_work(void *context, int thread, int threads);
 
-/* threads 0: one per core this process may use. More than POOL_MAX_THREADS are cut to it. Workers
- * run with denormals as zero and take no signals. Error OUT-OF-MEMORY (a thread cannot start). */
+/* threads 0: one per core this process may use (memory/cores.h). More than POOL_MAX_THREADS are cut
+ * to it. More than there are cores work too: they wait less and sleep sooner. Where there are
+ * several memory nodes, workers are kept on one each, in turn, so that the memory that they touch
+ * first stays near. Workers run with denormals as zero and take no signals. Error OUT-OF-MEMORY (a
+ * thread cannot start). */
 bool pool_new(int threads, struct pool **out, struct error *err);
 void pool_free(struct pool *p);
+int pool_choose_threads(int threads); /* what pool_new makes of it */
 int pool_threads(const struct pool *p);
 
 /* Runs work on the first `threads` threads (1: the caller alone, no hand-over) and returns when all
