@@ -271,6 +271,32 @@ static void random_models_are_lossless(void **state)
     assert_true(runs > 0 && rejected > 0);
 }
 
+/* Odd numbers of threads, and more than this machine has cores. */
+static void any_number_of_threads_is_lossless(void **state)
+{
+    (void)state;
+    static const int counts[] = {3, 5, 8}, lengths[] = {1, 6, 7, 8, 15, 16, 17, 90};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        struct pair p;
+        uint64_t seed = (uint64_t)counts[c];
+        assert_true(
+            pair_open(&p, "tests/vectors/laguna/pattern-four", NULL, 160, 32, NULL, counts[c], 7));
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            int64_t prompt[MOST];
+            uint64_t widths = seed;
+            const struct speculate_plan plan = {.schedule = random_width, .context = &widths};
+            const struct serial_request r = {.count = 24};
+            struct speculate_counts counts_of;
+            char how[64];
+            snprintf(how, sizeof how, "%d threads, prompt %d", counts[c], lengths[i]);
+            random_prompt(&seed, p.vocab, prompt, (size_t)lengths[i]);
+            same_as_serial(&p, prompt, (size_t)lengths[i], &r, &plan, &counts_of, how);
+            assert_true(counts_of.drafted > 0);
+        }
+        pair_close(&p);
+    }
+}
+
 static void the_trained_drafter_is_lossless(void **state)
 {
     (void)state;
@@ -741,6 +767,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_models_are_lossless),
+        cmocka_unit_test(any_number_of_threads_is_lossless),
         cmocka_unit_test(the_trained_drafter_is_lossless),
         cmocka_unit_test_setup_teardown(a_sp1_stop_inside_a_block, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_sp2_exact_counts, set_up, tear_down),
