@@ -15,7 +15,7 @@ struct dflash_leg {
     int block_size;
     bool own_reference; /* the reference's program is the candidate's, byte for byte */
     const char *golden_sha256, *weights_sha256, *drafter_sha256; /* of what ran */
-    bool widened;       /* a tolerance, by a flag: the deltas are listed */
+    bool widened; /* a tolerance, by a flag: the deltas are listed */
     const struct fidelity_limits *limits;
     double stall_factor;
 };
