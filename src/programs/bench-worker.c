@@ -12,6 +12,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/serve/bench.h"
 #include "engine/serve/generate.h"
+#include "engine/serve/loading.h"
 #include "engine/serve/logits.h"
 #include "engine/serve/manifest.h"
 #include "engine/serve/profile.h"
@@ -34,6 +35,12 @@ static int fail(int status, const struct error *err)
     return status;
 }
 
+/* While loading or running. */
+static int fail_run(const struct error *err)
+{
+    return fail(strcmp(err->name, "INTERRUPTED") == 0 ? EXIT_INTERRUPTED : EXIT_RUN, err);
+}
+
 /* Success only when everything reached stdout. */
 static int finish_output(void)
 {
@@ -44,7 +51,7 @@ static int finish_output(void)
 /* ---- flags that several commands share ---- */
 
 struct engine_flags {
-    const char *yarn, *cpu;
+    const char *yarn, *cpu, *memory;
     int64_t threads, context;
 };
 
@@ -52,7 +59,8 @@ struct engine_flags {
     {.name = "--threads",                                                                          \
      .kind = OPTION_INT,                                                                           \
      .value_name = "T",                                                                            \
-     .help = "Threads; 0 is one per available core. Default: BENCH_WORKER_THREADS, else 0.",       \
+     .help = "Threads; 0 is one per available core. Default: MLXFAST_THREADS, else "               \
+             "BENCH_WORKER_THREADS, else 0.",                                                      \
      .target = &(f)->threads,                                                                      \
      .min = 0,                                                                                     \
      .max = 1024},                                                                                 \
@@ -70,6 +78,14 @@ struct engine_flags {
                  "config's) or derived (0.1 ln(factor) + 1). Default: "                            \
                  "BENCH_WORKER_YARN_MAGNITUDE, else attention_factor.",                            \
          .target = &(f)->yarn},                                                                    \
+        {.name = "--memory-profile",                                                               \
+         .kind = OPTION_TEXT,                                                                      \
+         .value_name = "PROFILE",                                                                  \
+         .help = "full (weights are copied into huge pages), low (they stay in the files' pages, " \
+                 "scratch is small) or auto (full where it fits); every one gives the same bits. " \
+                 "Default: DARKBLOOM_STARTUP_MEMORY_PROFILE, else MLXFAST_MEMORY_PROFILE, else "   \
+                 "auto.",                                                                          \
+         .target = &(f)->memory},                                                                  \
     {                                                                                              \
         .name = "--cpu", .kind = OPTION_TEXT, .value_name = "NAME",                                \
         .help = "Instruction set: portable, avx2, avx512 or neon; every one gives the same bits. " \
@@ -100,11 +116,19 @@ static bool resolve_engine(const struct engine_flags *f, struct model_options *o
         return error_at(err, NULL, from, yarn);
     }
     int64_t threads = f->threads;
-    const char *wanted = environment("BENCH_WORKER_THREADS");
-    if (threads < 0 && wanted && !number_int64(wanted, 0, 1024, &threads)) {
-        error_set(err, "badValue", "badValue(BENCH_WORKER_THREADS): a number from 0 to 1024");
-        return error_at(err, NULL, "BENCH_WORKER_THREADS", wanted);
+    static const char *const variables[] = {"MLXFAST_THREADS", "BENCH_WORKER_THREADS"};
+    for (size_t i = 0; i < COUNT(variables) && threads < 0; i++) {
+        const char *wanted = environment(variables[i]);
+        if (wanted && !number_int64(wanted, 0, 1024, &threads)) {
+            error_set(err, "badValue", "badValue(%s): a number from 0 to 1024", variables[i]);
+            return error_at(err, NULL, variables[i], wanted);
+        }
     }
+    static struct loading loading; /* one model a process, or one after the other */
+    enum memory_profile profile;
+    if (!loading_choose_profile(f->memory, &profile, err))
+        return false;
+    out->memory = loading_request(&loading, profile);
     out->compute.threads = threads < 0 ? 0 : (int)threads;
     out->compute.cpu = f->cpu; /* NULL: the backend looks into the environment */
     out->context = f->context;
@@ -228,8 +252,9 @@ static int serve(int argc, char **argv)
                    "protocol: hello first, then one response line on "
                    "stdout for each request line on stdin, until stdin ends.",
         .notes = "exit codes: 0 the input ended, 1 run error, 2 usage.\n"
-                 "environment: BENCH_WORKER_YARN_MAGNITUDE, BENCH_WORKER_THREADS, "
-                 "BENCH_WORKER_CPU, MLXFAST_CPU as above. BENCH_WORKER_DRAFTER is as --drafter. "
+                 "environment: BENCH_WORKER_YARN_MAGNITUDE, BENCH_WORKER_THREADS, MLXFAST_THREADS, "
+                 "BENCH_WORKER_CPU, MLXFAST_CPU and the memory profile's as above. "
+                 "BENCH_WORKER_DRAFTER is as --drafter. "
                  "BENCH_WORKER_RESIDENT_SOCKET is refused: there is no resident process here, and "
                  "loading instead of attaching would be another measurement.",
         .options = options,
@@ -388,6 +413,7 @@ static void print_json(struct model *m, const struct generate_request *request,
     json_object_set_new(o, "decode_tokens_per_second", json_real(rate(steps, r->decode_seconds)));
     if (request->drafter)
         generate_add_counts(&r->counts, o);
+    json_object_set_new(o, "memory", loading_memory_json(info->memory));
     json_object_set_new(o, "bytes_per_token", json_integer((json_int_t)info->bytes_per_token));
     struct buffer out = {0};
     json_write_canonical(o, 0, &out);
@@ -564,7 +590,7 @@ static int generate(int argc, char **argv)
         return fail(EXIT_USAGE, &err);
     interrupt_install();
     if (!model_open(f.weights, &model_options, &m, &err))
-        return fail(EXIT_RUN, &err);
+        return fail_run(&err);
     /* Token ids need no tokenizer, but are shown as text where there is one. */
     struct arena arena = {0};
     bool wanted = !f.tokens_file || file_exists(path_join(&arena, f.weights, "tokenizer.json"));
@@ -572,7 +598,7 @@ static int generate(int argc, char **argv)
     bool ok = !wanted || generate_open_tokenizer(f.weights, model_get_info(m), &t, &err);
     if (ok && f.drafter)
         ok = generate_open_drafter(f.drafter, m, (int)f.block, &drafter, &err);
-    status = ok ? generate_with(m, drafter, t, &f) : fail(EXIT_RUN, &err);
+    status = ok ? generate_with(m, drafter, t, &f) : fail_run(&err);
     if (t)
         tokenizer_close(t);
     dflash_close(drafter);
@@ -669,7 +695,7 @@ static int logits(int argc, char **argv)
     token_file_free(&tokens);
     if (ok)
         return EXIT_SUCCESS;
-    return fail(strcmp(err.name, "INTERRUPTED") == 0 ? EXIT_INTERRUPTED : EXIT_RUN, &err);
+    return fail_run(&err);
 }
 
 /* ---- bench ---- */
@@ -757,7 +783,7 @@ static int bench(int argc, char **argv)
     bench_result_free(&result);
     if (ok)
         return finish_output();
-    return fail(strcmp(err.name, "INTERRUPTED") == 0 ? EXIT_INTERRUPTED : EXIT_RUN, &err);
+    return fail_run(&err);
 }
 
 /* ---- the program ---- */

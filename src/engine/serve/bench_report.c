@@ -295,6 +295,7 @@ void bench_write_json(const struct bench_result *r, struct buffer *out)
     }
     for (int i = 0; i < r->contexts; i++)
         json_array_append_new(decode, decode_json(r, &r->decode[i]));
+    json_object_set_new(memory, "profile", json_string(memory_profile_name(r->info.memory)));
     set_int(memory, "resident_bytes", r->resident_bytes);
     set_int(memory, "anonymous_bytes", r->resident_anonymous);
     set_int(memory, "file_bytes", r->resident_file);
@@ -419,9 +420,10 @@ void bench_print(const struct bench_result *r)
     print_prefill(r);
     for (int i = 0; i < r->contexts; i++)
         print_decode(r, &r->decode[i]);
-    printf("\nmemory: %.2f GB resident (%.2f of files, %.2f own), of it %.3f GB keys and values; "
+    printf("\nmemory (profile %s): %.2f GB resident (%.2f of files, %.2f own), of it %.3f GB keys "
+           "and values; "
            "peak %.2f GB\n",
-           (double)r->resident_bytes / 1e9, (double)r->resident_file / 1e9,
-           (double)r->resident_anonymous / 1e9, (double)r->kv_bytes / 1e9,
-           (double)r->resident_peak / 1e9);
+           memory_profile_name(r->info.memory), (double)r->resident_bytes / 1e9,
+           (double)r->resident_file / 1e9, (double)r->resident_anonymous / 1e9,
+           (double)r->kv_bytes / 1e9, (double)r->resident_peak / 1e9);
 }

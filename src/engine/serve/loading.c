@@ -1,0 +1,58 @@
+#include "engine/serve/loading.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool loading_choose_profile(const char *flag, enum memory_profile *out, struct error *err)
+{
+    static const char *const variables[] = {"MLXFAST_MEMORY_PROFILE",
+                                            "DARKBLOOM_STARTUP_MEMORY_PROFILE"};
+    *out = MEMORY_AUTO;
+    for (size_t i = 0; i <= sizeof variables / sizeof *variables; i++) { /* the last one wins */
+        const bool is_flag = i == sizeof variables / sizeof *variables;
+        const char *from = is_flag ? "--memory-profile" : variables[i];
+        const char *value = is_flag ? flag : getenv(from);
+        if (value != NULL && !memory_profile_parse(value, out)) {
+            error_set(err, "badValue", "badValue(%s): it is full, low or auto", from);
+            return error_at(err, NULL, from, value);
+        }
+    }
+    return true;
+}
+
+static void announce(void *context, const char *line)
+{
+    struct loading *l = context;
+    if (!l->announced)
+        fprintf(stderr, "bench-worker: %s\n", line);
+    l->announced = true;
+}
+
+static void show_copied(void *context, uint64_t done, uint64_t total)
+{
+    struct loading *l = context;
+    if (!l->begun)
+        progress_begin(&l->progress, "copying weights", "bytes", total);
+    l->begun = done < total;
+    progress_update(&l->progress, done);
+    if (done == total && l->progress.shown)
+        progress_end(&l->progress);
+}
+
+struct memory_request loading_request(struct loading *l, enum memory_profile profile)
+{
+    return (struct memory_request){
+        .profile = profile, .announce = announce, .progress = show_copied, .context = l};
+}
+
+json_t *loading_memory_json(enum memory_profile profile)
+{
+    struct memory_use use;
+    json_t *o = json_object();
+    memory_use_read(&use, false);
+    json_object_set_new(o, "profile", json_string(memory_profile_name(profile)));
+    json_object_set_new(o, "resident_bytes", json_integer((json_int_t)use.resident));
+    json_object_set_new(o, "peak_bytes", json_integer((json_int_t)use.peak));
+    return o;
+}
