@@ -1,5 +1,6 @@
 /* `benchd correctness`: conformance.md sections 1 to 3. */
 #include "judge/conformance.h"
+#include "judge/weights_format.h"
 
 #include "base/file.h"
 #include "base/json.h"
@@ -206,6 +207,9 @@ static bool load_inputs(struct inputs *in, int *status, struct error *err)
     /* The engine reads the weights; a folder that cannot be listed is for the engine to refuse. */
     if (!weights_check_golden(f.weights, f.golden, err) &&
         strcmp(err->name, "GOLDEN-IN-WEIGHTS") == 0)
+        return false;
+    if (!weights_check_format(f.weights, c, err) &&
+        strcmp(err->name, "QUANTIZATION-NOT-PERMITTED") == 0)
         return false;
     *status = EXIT_USAGE;
     if (!semantic_judge_from_environment(&in->semantic, err) ||

@@ -125,6 +125,10 @@ struct contract {
     bool has_fidelity;
     struct contract_fidelity fidelity;
 
+    /* What the weights may be stored as, beside the checkpoint's own format: q, k, v, o and g of
+     * attention as affine INT8 in groups of 32. Not declared: nothing. */
+    bool has_quantization_envelope, attention_int8_group32;
+
     const char *yarn_magnitude; /* "attention_factor" | "derived" | NULL: not declared */
 };
 

@@ -48,6 +48,7 @@ static const char *const read_keys[] = {
     "yarn_magnitude",
     "block_decode",
     "fidelity",
+    "quantization_envelope",
 };
 
 /* Known, and meant for other readers: the last row of section 1's table, what the published DFlash
@@ -103,6 +104,8 @@ static const char *const condition_keys[] = {
     "largest_honest_drift", "nearest_cheat",       "nearest_cheat_name", "decode_tokens", "machine",
     "measured_with",        "largest_honest_mean", "nearest_cheat_mean"};
 
+static const char *const envelope_keys[] = {"attention_int8_group32"};
+
 static const struct {
     const char *const *keys;
     size_t count;
@@ -114,6 +117,7 @@ static const struct {
     [CONTRACT_CALIBRATION] = {calibration_keys, COUNT_OF(calibration_keys)},
     [CONTRACT_FIDELITY] = {fidelity_keys, COUNT_OF(fidelity_keys)},
     [CONTRACT_CONDITIONS] = {condition_keys, COUNT_OF(condition_keys)},
+    [CONTRACT_ENVELOPE] = {envelope_keys, COUNT_OF(envelope_keys)},
 };
 
 enum { KEY_LENGTH_MAX = 64 }; /* of keys that are compared; the longest known has 43 */

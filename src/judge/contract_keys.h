@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 /* The object that a key stands in: the whole, a timed_prompt_pool entry, hidden_correctness_golden,
- * block_decode and its calibration, fidelity and its conditions. */
+ * block_decode and its calibration, fidelity and its conditions, quantization_envelope. */
 enum contract_place {
     CONTRACT_TOP,
     CONTRACT_POOL_ENTRY,
@@ -15,7 +15,8 @@ enum contract_place {
     CONTRACT_BLOCK_DECODE,
     CONTRACT_CALIBRATION,
     CONTRACT_FIDELITY,
-    CONTRACT_CONDITIONS
+    CONTRACT_CONDITIONS,
+    CONTRACT_ENVELOPE
 };
 
 /* Read by the judge, meant for other readers, or a remark ("..._note"). */

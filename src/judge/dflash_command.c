@@ -1,4 +1,5 @@
 #include "judge/dflash_command.h"
+#include "judge/weights_format.h"
 
 #include "base/child.h"
 #include "base/file.h"
@@ -130,6 +131,7 @@ bool dflash_prepare(struct dflash_setup *s, const char *const *hidden, struct er
             path_stamp(f->reference_weights, s->reference_weights, err)) &&
            path_stamp(f->engine, s->engine, err) &&
            path_stamp(s->reference_engine, s->reference_stamp, err) && compare_engines(s, err) &&
+           weights_check_format(f->weights, s->contract, err) &&
            show_digest(s, "weights", f->weights, s->weights_sha256, err) &&
            show_digest(s, "drafter", f->drafter, s->drafter_sha256, err) &&
            (hidden[0] == NULL || (weights_check_golden(f->weights, hidden[0], err) &&

@@ -342,6 +342,15 @@ static void explain_correctness(const struct page *p, const struct contract *c)
     else
         page_item(p, "Answers that are judged by their meaning, where the golden has them: every "
                      "one must be right (`semantic_min_pass` is not declared).");
+    if (c->attention_int8_group32)
+        page_item(p, "The weights may hold q, k, v, o and g of attention as affine INT8 in groups "
+                     "of 32 (`quantization_envelope`). Another module in a format of its own: "
+                     "`QUANTIZATION-NOT-PERMITTED`.");
+    else
+        page_item(p,
+                  "The weights must be in the checkpoint's own format; INT8 attention is refused, "
+                  "since `quantization_envelope` %s: `QUANTIZATION-NOT-PERMITTED`.",
+                  c->has_quantization_envelope ? "does not permit it" : "is not declared");
     if (c->yarn_magnitude)
         page_item(p,
                   "The engine is told to take its YaRN magnitude from `%s` "

@@ -14,6 +14,7 @@
 #include "judge/sandbox.h"
 #include "judge/score.h"
 #include "judge/seal.h"
+#include "judge/weights_format.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -187,6 +188,7 @@ static bool preflight(struct run *r, struct measure_plan *plan, struct error *er
     score_set_int(d, "weights_byte_count", (int64_t)r->weights.bytes);
     score_set_int(d, "weights_file_count", (int64_t)r->weights.files);
     if (!load_golden(r, err) || !weights_check_golden(o->weights, o->golden, err) ||
+        !weights_check_format(o->weights, r->contract, err) ||
         (o->drafter != NULL && !weights_check_golden(o->drafter, o->golden, err)))
         return false;
     score_set_text(d, "golden_hash", r->golden->sha256);

@@ -68,6 +68,8 @@
     X("TAPE-NOT-SELF-CONSISTENT", "The reference differed from itself when the tape was made.")    \
     X("TIMED-INPUT-UNKNOWN", "A timed input is neither a tape nor a golden.")                      \
     X("GOLDEN-IN-WEIGHTS", "A golden lies where the engine could read it: in the weights folder.") \
+    X("QUANTIZATION-NOT-PERMITTED",                                                                \
+      "The weights are stored in a format that the contract does not permit.")                     \
     X("WEIGHTS-INVALID", "The weights folder is not a real folder, or a file it needs is absent.") \
     X("WEIGHTS-TOO-LARGE", "The weights are larger than the limit for a submission.")
 

@@ -1,5 +1,6 @@
 /* The small tools of benchd: validate-golden, validate-weights, weights-digest, harness-hash. */
 #include "judge/tools.h"
+#include "judge/weights_format.h"
 
 #include "base/arena.h"
 #include "base/file.h"
@@ -230,11 +231,14 @@ static bool check_weights(const char *folder, uint64_t limit, struct weights_see
 int tool_validate_weights(int argc, char **argv)
 {
     static const char tool[] = "validate-weights";
-    const char *weights = NULL, *golden = NULL;
+    const char *weights = NULL, *golden = NULL, *contract = NULL;
     const struct option_spec options[] = {
         {"--weights", OPTION_TEXT, true, "DIR", "The weights folder.", &weights, NULL, 0, 0},
         {"--golden", OPTION_TEXT, false, "FILE",
          "A golden: no file of the folder may be a copy of it.", &golden, NULL, 0, 0},
+        {"--contract", OPTION_TEXT, false, "FILE",
+         "The track's contract: its quantization_envelope says what format the weights may have.",
+         &contract, NULL, 0, 0},
     };
     const struct command command = {
         "benchd validate-weights",
@@ -252,12 +256,17 @@ int tool_validate_weights(int argc, char **argv)
     struct weights_seen seen = {0};
     if (!tool_parse(&command, tool, argc, argv, NULL, &code))
         return code;
-    if (!weights_limit(&limit, &err)) {
+    struct contract *c = NULL;
+    const char *track = NULL;
+    if (!weights_limit(&limit, &err) ||
+        (contract && (!contract_track_from_environment(&track, &err) ||
+                      !contract_load(contract, track, &c, &err)))) {
         tool_complain(tool, &err);
         return TOOL_USAGE;
     }
     if (check_weights(weights, limit, &seen, &err) &&
-        (!golden || weights_check_golden(weights, golden, &err))) {
+        (!golden || weights_check_golden(weights, golden, &err)) &&
+        (!c || weights_check_format(weights, c, &err))) {
         fprintf(stderr, "ACCEPT ");
         tool_put_line(stderr, weights);
         fprintf(stderr, " (bytes=%llu, files=%zu)\n", (unsigned long long)seen.bytes, seen.count);
@@ -269,6 +278,7 @@ int tool_validate_weights(int argc, char **argv)
         reject(weights, "weights", &err);
         code = TOOL_REJECTED;
     }
+    contract_free(c);
     arena_free(&seen.arena);
     return code;
 }
