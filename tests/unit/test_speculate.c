@@ -763,6 +763,30 @@ static void the_policy_finds_what_pays(void **state)
     assert_int_equal(width_policy_next(&p), 1);
 }
 
+/* A block of 2 loses by the drafter's own time, one of 4 gains; and the first block behind serial
+ * rounds takes more than both, for their hidden rows. */
+static void the_policy_looks_beyond_a_block_of_two(void **state)
+{
+    (void)state;
+    struct width_policy p;
+    uint64_t seed = 12;
+    double steps = 0, tokens = 0;
+    int last = 1;
+    width_policy_begin(&p, 16);
+    for (int n = 0; n < 600; n++) {
+        const int width = width_policy_next(&p);
+        int accepted = 0;
+        while (accepted < width - 1 && random_below(&seed, 100) < 90)
+            accepted++;
+        const double time = width == 1 ? 1 : 1.9 + 0.2 * (width - 1) + (last == 1 ? 3 : 0);
+        width_policy_note(&p, width, accepted, time);
+        last = width;
+        steps += time;
+        tokens += accepted + 1;
+    }
+    assert_true(tokens / steps > 1.3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -779,6 +803,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(serial_rounds_keep_the_drafter_aligned, set_up, tear_down),
         cmocka_unit_test(acceptance_is_the_trainers),
         cmocka_unit_test(the_policy_finds_what_pays),
+        cmocka_unit_test(the_policy_looks_beyond_a_block_of_two),
     };
     return cmocka_run_group_tests_name("speculate", tests, NULL, NULL);
 }

@@ -73,10 +73,15 @@ static int best_width(const struct width_policy *p, int least)
 
 int width_policy_next(struct width_policy *p)
 {
-    static const int first[] = {1, 1, 1, 2};
+    /* Blocks of 4 behind each other, as later ones will be: where a block of 2 loses by the
+     * drafter's own time, a wider one may gain, and behind serial rounds none shows what it takes.
+     * The last two only if first drafts have been right as often as is presumed. */
+    static const int first[] = {1, 1, 1, 2, 4, 4, 4, 4};
+    enum { ALWAYS = 6 };
     if (p->most < 2)
         return 1;
-    if ((size_t)p->rounds < sizeof first / sizeof *first)
+    if (p->rounds < ALWAYS ||
+        ((size_t)p->rounds < sizeof first / sizeof *first && p->accepted[0] >= prior))
         return first[p->rounds] < p->most ? first[p->rounds] : p->most;
     const int best = best_width(p, 2), again = p->again;
     const bool pays = rate_of(p, best) > margin * rate_of(p, 1);
