@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -145,6 +146,8 @@ def main():
     if unknown:
         print(f"check: unknown argument '{unknown[0]}'", file=sys.stderr)
         return 2
+    # Tests interrupt programs. What is started in the background inherits SIGINT ignored: not so the tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     LOGS.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     if build("build", ["all", "tests", "engines", "tools"]):
