@@ -93,6 +93,8 @@ struct engine_flags {
         .target = &(f)->cpu                                                                        \
     }
 
+static struct loading loading; /* one model a process, or one after the other */
+
 static const char *environment(const char *name)
 {
     const char *value = getenv(name);
@@ -124,7 +126,6 @@ static bool resolve_engine(const struct engine_flags *f, struct model_options *o
             return error_at(err, NULL, variables[i], wanted);
         }
     }
-    static struct loading loading; /* one model a process, or one after the other */
     enum memory_profile profile;
     if (!loading_choose_profile(f->memory, &profile, err))
         return false;
@@ -279,6 +280,7 @@ static int serve(int argc, char **argv)
     const struct model_info *info = worker_model_info(worker);
     fprintf(stderr, "bench-worker: %s, %d layers, context %lld, %s\n", info->model_type,
             info->layers, (long long)info->context, info->choices);
+    loading_say(&loading);
     bool ok = worker_serve(worker, STDIN_FILENO, STDOUT_FILENO, &err);
     worker_close(worker);
     return ok ? EXIT_SUCCESS : fail(EXIT_RUN, &err);
@@ -495,6 +497,8 @@ static int generate_with(struct model *m, struct dflash *drafter, const struct t
         if (drafter)
             generate_print_counts(&r.counts, stderr);
     }
+    if (ok && !f->json)
+        loading_say(&loading);
     int status = !ok                             ? fail(EXIT_RUN, &err)
                  : r.end == SERIAL_END_INTERRUPT ? EXIT_INTERRUPTED
                                                  : finish_output();
@@ -689,6 +693,8 @@ static int logits(int argc, char **argv)
         ok = logits_write(m, tokens.ids, tokens.count, out, show_progress, &progress, &err);
     }
     if (ok)
+        loading_say(&loading);
+    if (ok)
         fprintf(stderr, "bench-worker: %zu positions, vocabulary %d, %s\n", tokens.count,
                 info->vocab, info->choices);
     model_close(m);
@@ -772,6 +778,8 @@ static int bench(int argc, char **argv)
     o.context = flags.context;
     interrupt_install();
     bool ok = bench_run(&o, &result, &err);
+    if (ok && !o.quiet)
+        loading_say(&loading);
     if (ok && json) {
         struct buffer out = {0};
         bench_write_json(&result, &out);

@@ -33,7 +33,7 @@ def generated(run, worker, weights, *flags):
 def test_json_object(run, worker, nano):
     out = generated(run, worker, nano, "--prompt", "The sea was calm", "-n", "24", "--threads", "1")
     assert sorted(out) == ["bytes_per_token", "choices", "decode_seconds", "decode_tokens_per_second",
-                           "engine", "model_type", "prefill_seconds", "prefill_tokens_per_second",
+                           "engine", "memory", "model_type", "prefill_seconds", "prefill_tokens_per_second",
                            "prompt_ids", "stop_reason", "text", "token_ids"]
     assert out["prompt_ids"][0] == 2, "the tokenizer's template puts the bos first"
     assert out["prompt_ids"].count(2) == 1
@@ -41,6 +41,9 @@ def test_json_object(run, worker, nano):
     assert out["prefill_seconds"] > 0 and out["decode_seconds"] > 0
     assert out["choices"] == "yarn magnitude 1 (attention_factor)"
     assert out["text"] and "�" not in out["text"]
+    memory = out["memory"]
+    assert memory["profile"] in ("full", "low")
+    assert 10_000_000 < memory["resident_bytes"] <= memory["peak_bytes"] < 1_000_000_000
     # The same tokens again from ids, and with other threads and instruction set.
     again = generated(run, worker, nano, "--prompt", "The sea was calm", "-n", "24", "--threads",
                       "2", "--cpu", "portable")

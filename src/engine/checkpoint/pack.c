@@ -12,6 +12,8 @@
 
 /* Copied at a time: short enough to hear an interrupt, long enough to be read ahead. */
 enum { PIECE = 4 << 20, MOST_THREADS = 64 };
+/* Less is copied before a program could say that it was stopped. */
+enum { HEARD_FROM = 64 << 20 };
 
 static uint64_t place_after(uint64_t used, const struct tensor *t)
 {
@@ -113,7 +115,7 @@ static bool copy_all(struct packing *p, const struct pack_options *o, uint64_t t
     const int n = start_threads(p, wanted - 1, threads);
     bool ok = true;
     do {
-        if (interrupt_requested())
+        if (total >= HEARD_FROM && interrupt_requested())
             ok = error_set(err, "INTERRUPTED", "stopped by a signal");
         atomic_store(&p->stop, !ok);
         if (ok && o->progress)

@@ -420,7 +420,7 @@ void bench_print(const struct bench_result *r)
     print_prefill(r);
     for (int i = 0; i < r->contexts; i++)
         print_decode(r, &r->decode[i]);
-    printf("\nmemory (profile %s): %.2f GB resident (%.2f of files, %.2f own), of it %.3f GB keys "
+    printf("\nmemory: profile %s, %.2f GB resident (%.2f of files, %.2f own), of it %.3f GB keys "
            "and values; "
            "peak %.2f GB\n",
            memory_profile_name(r->info.memory), (double)r->resident_bytes / 1e9,

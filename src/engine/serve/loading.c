@@ -1,5 +1,8 @@
 #include "engine/serve/loading.h"
 
+#include "base/buffer.h"
+#include "base/clock.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,20 +24,28 @@ bool loading_choose_profile(const char *flag, enum memory_profile *out, struct e
     return true;
 }
 
+void loading_say(struct loading *l)
+{
+    if (!l->announced && l->line[0])
+        fprintf(stderr, "bench-worker: %s\n", l->line);
+    l->announced = l->line[0] != '\0';
+}
+
 static void announce(void *context, const char *line)
 {
     struct loading *l = context;
-    if (!l->announced)
-        fprintf(stderr, "bench-worker: %s\n", line);
-    l->announced = true;
+    text_copy(l->line, sizeof l->line, line);
 }
 
 static void show_copied(void *context, uint64_t done, uint64_t total)
 {
     struct loading *l = context;
+    const double moment = 0.2;
     if (!l->begun)
         progress_begin(&l->progress, "copying weights", "bytes", total);
     l->begun = done < total;
+    if (clock_seconds(l->progress.started_ns) > moment)
+        loading_say(l);
     progress_update(&l->progress, done);
     if (done == total && l->progress.shown)
         progress_end(&l->progress);

@@ -15,11 +15,14 @@ bool loading_choose_profile(const char *flag, enum memory_profile *out, struct e
 
 struct loading { /* zeroed; lives as long as the request is in use */
     struct progress progress;
+    char line[400]; /* the announcement, until it was said */
     bool announced, begun;
 };
-/* A request whose announcement goes to stderr, once, and whose copying shows progress when it takes
- * more than a moment. */
+/* A request whose copying shows progress on stderr when it takes more than a moment. */
 struct memory_request loading_request(struct loading *l, enum memory_profile profile);
+/* Says the profile on stderr, once: when copying takes more than a moment, else when the program
+ * calls this because all went well, so that a refusal stays one line. */
+void loading_say(struct loading *l);
 
 /* profile, resident_bytes, peak_bytes of this process, now. */
 json_t *loading_memory_json(enum memory_profile profile);
