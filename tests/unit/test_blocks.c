@@ -17,7 +17,7 @@ struct sizes {
     int hidden, heads, kv_heads, head_dim, window, rotary;
     int dense, width, shared, experts, top_k, vocab;
     bool normalize;
-    enum weight_format expert_format;
+    enum weight_format attention_format, expert_format;
     float input_scale, routed_scale;
 };
 
@@ -60,6 +60,19 @@ static struct weight_matrix random_matrix(struct model *m, struct random *r,
         w.data = data;
         return w;
     }
+    if (format == WEIGHT_INT8_AFFINE32) {
+        float *x = malloc(n * sizeof *x);
+        uint8_t *bytes = keep(m, n);
+        uint16_t *scale = keep(m, n / 16), *bias = keep(m, n / 16);
+        for (size_t i = 0; i < n; i++)
+            x[i] = to_bf16(random_float(r) * size);
+        assert_true(affine_quantize(x, n, bytes, scale, bias));
+        free(x);
+        w.data = bytes;
+        w.scales = (const uint8_t *)scale;
+        w.biases = (const uint8_t *)bias;
+        return w;
+    }
     uint8_t *codes = keep(m, n / 2), *scales = keep(m, n / 16);
     for (size_t i = 0; i < n / 2; i++)
         codes[i] = (uint8_t)random_next(r);
@@ -100,21 +113,21 @@ static struct model *model_new(const struct sizes *s, uint64_t seed)
     m->embedding = random_matrix(m, &r, WEIGHT_BF16, s->vocab, s->hidden);
     const int wide = s->heads * s->head_dim, narrow = s->kv_heads * s->head_dim;
     for (int i = 0; i < LAYERS; i++)
-        m->attention[i] =
-            (struct attention_block){.heads = s->heads,
-                                     .kv_heads = s->kv_heads,
-                                     .head_dim = s->head_dim,
-                                     .window = i == 0 ? s->window : 0,
-                                     .eps = 1e-6f,
-                                     .input_norm = random_norm(m, &r, s->hidden),
-                                     .q_norm = random_norm(m, &r, s->head_dim),
-                                     .k_norm = random_norm(m, &r, s->head_dim),
-                                     .q = random_matrix(m, &r, WEIGHT_BF16, wide, s->hidden),
-                                     .k = random_matrix(m, &r, WEIGHT_BF16, narrow, s->hidden),
-                                     .v = random_matrix(m, &r, WEIGHT_BF16, narrow, s->hidden),
-                                     .o = random_matrix(m, &r, WEIGHT_BF16, s->hidden, wide),
-                                     .gate = random_matrix(m, &r, WEIGHT_BF16, s->heads, s->hidden),
-                                     .rope = &m->rope};
+        m->attention[i] = (struct attention_block){
+            .heads = s->heads,
+            .kv_heads = s->kv_heads,
+            .head_dim = s->head_dim,
+            .window = i == 0 ? s->window : 0,
+            .eps = 1e-6f,
+            .input_norm = random_norm(m, &r, s->hidden),
+            .q_norm = random_norm(m, &r, s->head_dim),
+            .k_norm = random_norm(m, &r, s->head_dim),
+            .q = random_matrix(m, &r, s->attention_format, wide, s->hidden),
+            .k = random_matrix(m, &r, WEIGHT_BF16, narrow, s->hidden),
+            .v = random_matrix(m, &r, s->attention_format, narrow, s->hidden),
+            .o = random_matrix(m, &r, s->attention_format, s->hidden, wide),
+            .gate = random_matrix(m, &r, s->attention_format, s->heads, s->hidden),
+            .rope = &m->rope};
     m->ffn[0] = (struct ffn_block){.eps = 1e-6f, .norm = random_norm(m, &r, s->hidden)};
     m->ffn[0].dense = random_mlp(m, &r, WEIGHT_BF16, s->dense);
     for (int e = 0; e < s->experts; e++)
@@ -321,6 +334,32 @@ static const struct sizes plain = {.hidden = 64,
                                    .expert_format = WEIGHT_BF16,
                                    .input_scale = 1.0f,
                                    .routed_scale = 1.0f};
+
+/* k stays bf16: the inputs of a layer may have both formats. */
+static const struct sizes int8 = {.hidden = 96,
+                                  .heads = 6,
+                                  .kv_heads = 2,
+                                  .head_dim = 48,
+                                  .window = 70,
+                                  .rotary = 24,
+                                  .dense = 100,
+                                  .width = 48,
+                                  .shared = 32,
+                                  .experts = 5,
+                                  .top_k = 2,
+                                  .vocab = 50,
+                                  .normalize = true,
+                                  .attention_format = WEIGHT_INT8_AFFINE32,
+                                  .expert_format = WEIGHT_NVFP4,
+                                  .input_scale = 1.0f,
+                                  .routed_scale = 2.5f};
+
+static void one_arithmetic_with_int8(void **state)
+{
+    (void)state;
+    check_model(&int8, ACTIVATIONS_BF16, 200, 8);
+    check_model(&int8, ACTIVATIONS_F32, 100, 9);
+}
 
 static void one_arithmetic_over_chunks(void **state)
 {
@@ -690,7 +729,7 @@ int main(void)
         cmocka_unit_test(attention_of_the_first_token), cmocka_unit_test(head_of_some_rows),
         cmocka_unit_test(head_picks_the_largest_two),   cmocka_unit_test(one_arithmetic_ragged),
         cmocka_unit_test(one_arithmetic_over_chunks),   cmocka_unit_test(one_arithmetic_in_float32),
-        cmocka_unit_test(many_heads_and_experts),
+        cmocka_unit_test(one_arithmetic_with_int8),     cmocka_unit_test(many_heads_and_experts),
     };
     return cmocka_run_group_tests_name("blocks", tests, NULL, NULL);
 }
