@@ -365,6 +365,44 @@ static void test_unknown_keys_name_the_nearest(void **state)
     contract_free(c);
 }
 
+/* Not one of block decoding, and of the same form: one object, whole or not at all. */
+static void test_quantization_envelope(void **state)
+{
+    (void)state;
+    struct contract *c;
+    struct error err;
+    assert_true(parse_with(NULL, NULL, NULL, NULL, &c, &err));
+    assert_false(c->has_quantization_envelope || c->attention_int8_group32);
+    contract_free(c);
+    assert_true(parse_with("quantization_envelope", "{\"attention_int8_group32\":true}", NULL, NULL,
+                           &c, &err));
+    assert_true(c->has_quantization_envelope && c->attention_int8_group32);
+    contract_free(c);
+    assert_true(parse_with("quantization_envelope",
+                           "{\"attention_int8_group32\":false,\"a_note\":1}", NULL, NULL, &c,
+                           &err));
+    assert_true(c->has_quantization_envelope && !c->attention_int8_group32);
+    contract_free(c);
+    static const struct {
+        const char *value, *name, *field, *nearest;
+    } rows[] = {
+        {"{}", "CONTRACT-INVALID", "quantization_envelope.attention_int8_group32", NULL},
+        {"null", "CONTRACT-INVALID", "quantization_envelope", NULL},
+        {"[]", "CONTRACT-INVALID", "quantization_envelope", NULL},
+        {"{\"attention_int8_group32\":\"yes\"}", "CONTRACT-INVALID",
+         "quantization_envelope.attention_int8_group32", NULL},
+        {"{\"attention_int8_group32\":true,\"attention_int8_group_32\":true}",
+         "CONTRACT-UNKNOWN-KEY", "quantization_envelope.attention_int8_group_32",
+         "did you mean attention_int8_group32?"},
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        assert_false(parse_with("quantization_envelope", rows[i].value, NULL, NULL, &c, &err));
+        assert_string_equal(err.name, rows[i].name);
+        assert_string_equal(err.field, rows[i].field);
+        assert_true(!rows[i].nearest || strstr(err.message, rows[i].nearest));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -375,6 +413,7 @@ int main(void)
         cmocka_unit_test(test_members_against_each_other),
         cmocka_unit_test(test_half_a_group_is_refused),
         cmocka_unit_test(test_unknown_keys_name_the_nearest),
+        cmocka_unit_test(test_quantization_envelope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
