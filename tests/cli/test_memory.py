@@ -136,3 +136,28 @@ def test_worker_says_its_profile_once(build, nano):
                             timeout=120, env=clean(DARKBLOOM_STARTUP_MEMORY_PROFILE="low"))
     assert result.returncode == 0, result.stderr
     assert profile(result.stderr) == ("low", None)
+
+
+def test_threads_stay_on_their_node(build, nano, tmp_path):
+    """Two made-up nodes of one processor each: workers are kept on one of them in turn, the answers are the same."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("needs two processors")
+    env = machine(tmp_path, 10_000_000)
+    nodes = tmp_path / "sys/devices/system/node"
+    for i in range(2):
+        (nodes / f"node{i}").mkdir(parents=True)
+        (nodes / f"node{i}/cpulist").write_text(f"{cores[i]}\n")
+    (nodes / "has_memory").write_text("0-1\n")
+    assert generate(build, nano, "--threads", "4", env=env).stdout == generate(build, nano).stdout
+    worker = subprocess.Popen([str(build / "bench-worker"), "--weights", str(nano), "--threads", "4"],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              env=env)
+    try:
+        assert '"ok":true' in worker.stdout.readline()
+        where = {int(task): os.sched_getaffinity(int(task)) for task in os.listdir(f"/proc/{worker.pid}/task")}
+        assert where.pop(worker.pid) == set(cores), "the caller's own thread is left alone"
+        assert [where[task] for task in sorted(where)] == [{cores[1]}, {cores[0]}, {cores[1]}]
+    finally:
+        worker.stdin.close()
+        assert worker.wait(timeout=60) == 0
