@@ -189,6 +189,24 @@ static void linear_every_row_count(void **state)
             linear_case(&r, (enum weight_format)format, 80, i == 2 ? 9 : 23, many[i], false);
 }
 
+/* Enough rows and inputs for weights to be laid out apart: more rows than are taken at once, more
+ * inputs than one panel has, outputs that are left over, a last tile of any height. */
+static void linear_many_rows(void **state)
+{
+    (void)state;
+    struct random r = {17};
+    const struct {
+        int in, out, rows;
+    } shapes[] = {{512, 19, 17},  {544, 16, 33},  {2048, 12, 150}, {2080, 9, 64},  {4128, 17, 41},
+                  {6144, 8, 100}, {2048, 8, 301}, {1000, 11, 18},  {512, 10, 512}, {8192, 7, 40}};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        for (int round = 0; round < 3; round++)
+            linear_case(&r, WEIGHT_BF16, shapes[i].in, shapes[i].out, shapes[i].rows, round == 2);
+    for (int rows = 18; rows <= 36; rows++)
+        linear_case(&r, WEIGHT_BF16, 32 * random_int(&r, 16, 70), random_int(&r, 8, 24), rows,
+                    false);
+}
+
 /* All inputs one NaN or infinity must show, none may be lost in padding. */
 static void linear_keeps_nan(void **state)
 {
@@ -724,6 +742,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_any_shape),
         cmocka_unit_test(linear_every_row_count),
+        cmocka_unit_test(linear_many_rows),
         cmocka_unit_test(linear_keeps_nan),
         cmocka_unit_test(linear_equals_the_oracle),
 #if defined(__x86_64__)

@@ -82,8 +82,9 @@ static void attend(const struct attention_region *g, int r, int kv_head, int fir
     c->kernels->attention(c->activations, &call);
 }
 
-/* Items are (row, key/value head), taken in turn so that late rows, which see more keys, are
- * shared out; when there are fewer items than threads, the query heads of an item are cut too. */
+/* Items are (key/value head, row), taken in turn so that late rows, which see more keys, are
+ * shared out, and so that the rows of a head find its keys in the cache; when there are fewer items
+ * than threads, the query heads of an item are cut too. */
 static void attend_all(const struct attention_region *g, int thread, int threads)
 {
     const struct attention_block *b = g->b;
@@ -94,9 +95,9 @@ static void attend_all(const struct attention_region *g, int thread, int threads
     for (int i = thread; i < items * parts; i += threads) {
         const int item = i / parts, part = i % parts;
         const struct range heads = range_of(group, 1, part, parts);
-        const int kv_head = item % b->kv_heads;
-        attend(g, item / b->kv_heads, kv_head, kv_head * group + heads.begin,
-               heads.end - heads.begin, thread);
+        const int kv_head = item / g->rows;
+        attend(g, item % g->rows, kv_head, kv_head * group + heads.begin, heads.end - heads.begin,
+               thread);
     }
 }
 

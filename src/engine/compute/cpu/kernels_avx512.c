@@ -242,6 +242,8 @@ INLINE v16 packed_product(__m512bh w, __m512bh x)
 #undef w_pair
 #undef x_pair
 
+#include "engine/compute/cpu/kernels_panel.h"
+
 /* ---- Rows as float32, evens and odds of a block apart (ACTIVATIONS_F32) ---- */
 
 struct pair {
@@ -341,7 +343,9 @@ static void prepare(enum activations a, const float *x, int n, void *out)
 
 static void dot_bf16(enum activations a, const struct dot_call *c, int rows, int count)
 {
-    if (a == ACTIVATIONS_BF16)
+    if (a == ACTIVATIONS_BF16 && rows >= PANEL_LEAST && c->in >= PANEL_INPUTS)
+        panel_bf16(c, rows, count);
+    else if (a == ACTIVATIONS_BF16)
         packed_bf16(c, rows, count);
     else
         split_bf16(c, rows, count);
@@ -355,7 +359,7 @@ static void dot_nvfp4(enum activations a, const struct dot_call *c, int rows, in
         split_nvfp4(c, rows, count);
 }
 
-enum { HEADS_IN_FLIGHT = 4, VALUES_IN_FLIGHT = 2 };
+enum { HEADS_IN_FLIGHT = 4, VALUES_IN_FLIGHT = 4 };
 
 #include "engine/compute/cpu/kernels_simd.h"
 

@@ -134,14 +134,16 @@ INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, con
         }
     } else {
         const size_t bytes = kind == KIND_BF16 ? 2 : 4;
+        const uintptr_t ahead =
+            (uintptr_t)w + (c->ahead != 0 ? (uintptr_t)c->ahead : DOT_OUTPUTS * c->w_stride);
         for (int b = 0; b < whole; b++) {
             w_pair wp[DOT_OUTPUTS];
             /* Streams of half a page each end before a processor has seen them coming. */
             if (r0 == 0) {
                 UNROLL
                 for (int t = 0; t < T; t++)
-                    __builtin_prefetch(w + (size_t)(t + DOT_OUTPUTS) * c->w_stride +
-                                       (size_t)b * KERNEL_BLOCK * bytes);
+                    prefetch_far(ahead + (size_t)t * c->w_stride +
+                                 (size_t)b * KERNEL_BLOCK * bytes);
             }
             UNROLL
             for (int t = 0; t < T; t++)

@@ -21,11 +21,18 @@ struct dot_call {
     const uint8_t *scales, *biases; /* biases: of int8, as far apart as its scales */
     size_t scales_stride;
     int in;
+    ptrdiff_t ahead;      /* bytes from a weight to what is fetched beside it; 0: later outputs */
     const void *const *x; /* [rows] prepared */
     float *y;             /* [rows, y_stride] */
     size_t y_stride;
     bool round, add;
 };
+
+/* Into the second-level cache; the address may be any. */
+INLINE void prefetch_far(uintptr_t address)
+{
+    __builtin_prefetch((const void *)address, 0, 2);
+}
 
 enum { TILE_MAX = 32 /* rows x outputs */, BLOCKS_PER_SCALES = 8 };
 

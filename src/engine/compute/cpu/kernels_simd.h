@@ -115,9 +115,17 @@ static void linear(enum activations a, const struct linear_call *call)
 
 /* ---- Attention ---- */
 
+/* What lies ahead, for a processor that cannot see the end of a ring's rows coming: the same row
+ * and `lines` cache lines of it so many bytes further on. */
+struct ahead {
+    ptrdiff_t bytes;
+    int lines;
+};
+
 /* o[h] += p[h][j] * value row j, in ascending j: H heads, D vectors of 16 dimensions from d on. */
 INLINE void weigh(enum activations a, const int H, const int D, const uint8_t *values,
-                  size_t row_bytes, int count, const float *p, float *o, int o_stride, int d)
+                  size_t row_bytes, int count, const float *p, float *o, int o_stride, int d,
+                  struct ahead next)
 {
     v16 acc[HEADS_IN_FLIGHT * VALUES_IN_FLIGHT];
     UNROLL
@@ -128,6 +136,8 @@ INLINE void weigh(enum activations a, const int H, const int D, const uint8_t *v
     }
     for (int j = 0; j < count; j++) {
         const uint8_t *row = values + (size_t)j * row_bytes;
+        for (int i = 0; i < next.lines; i++)
+            prefetch_far((uintptr_t)row + (uintptr_t)next.bytes + 64 * (uintptr_t)i);
         v16 v[VALUES_IN_FLIGHT];
         UNROLL
         for (int i = 0; i < D; i++)
@@ -150,29 +160,38 @@ INLINE void weigh(enum activations a, const int H, const int D, const uint8_t *v
     }
 }
 
+/* The lines that each of the passes over the values brings. */
 INLINE void weigh_heads(enum activations a, const int H, const uint8_t *values, size_t row_bytes,
-                        int count, const float *p, float *o, int o_stride)
+                        int count, const float *p, float *o, int o_stride, struct ahead *next)
 {
     int d = 0;
-    for (; d + VALUES_IN_FLIGHT * KERNEL_LANES <= o_stride; d += VALUES_IN_FLIGHT * KERNEL_LANES)
-        weigh(a, H, VALUES_IN_FLIGHT, values, row_bytes, count, p, o, o_stride, d);
+    for (; d + VALUES_IN_FLIGHT * KERNEL_LANES <= o_stride; d += VALUES_IN_FLIGHT * KERNEL_LANES) {
+        weigh(a, H, VALUES_IN_FLIGHT, values, row_bytes, count, p, o, o_stride, d, *next);
+        next->bytes += 64 * next->lines;
+    }
     for (; d < o_stride; d += KERNEL_LANES)
-        weigh(a, H, 1, values, row_bytes, count, p, o, o_stride, d);
+        weigh(a, H, 1, values, row_bytes, count, p, o, o_stride, d, (struct ahead){0, 0});
 }
 
+/* next: bytes from the first value row to the first row of what is read after, 0: nothing. */
 INLINE void weigh_any(enum activations a, int heads, const uint8_t *values, size_t row_bytes,
-                      int count, const float *p, float *o, int o_stride)
+                      int count, const float *p, float *o, int o_stride, ptrdiff_t next)
 {
+    const int passes = (heads / HEADS_IN_FLIGHT + heads % HEADS_IN_FLIGHT / 2 + heads % 2) *
+                       (o_stride / (VALUES_IN_FLIGHT * KERNEL_LANES));
+    struct ahead ahead = {next, 0};
+    if (next != 0 && passes > 0)
+        ahead.lines = ((int)row_bytes / 64 + passes - 1) / passes;
     int h = 0;
     for (; h + HEADS_IN_FLIGHT <= heads; h += HEADS_IN_FLIGHT)
         weigh_heads(a, HEADS_IN_FLIGHT, values, row_bytes, count, p + h * KERNEL_CHUNK,
-                    o + h * o_stride, o_stride);
+                    o + h * o_stride, o_stride, &ahead);
     for (; h + 2 <= heads; h += 2)
         weigh_heads(a, 2, values, row_bytes, count, p + h * KERNEL_CHUNK, o + h * o_stride,
-                    o_stride);
+                    o_stride, &ahead);
     for (; h < heads; h++)
         weigh_heads(a, 1, values, row_bytes, count, p + h * KERNEL_CHUNK, o + h * o_stride,
-                    o_stride);
+                    o_stride, &ahead);
 }
 
 /* Scores to exp(score - maximum) in place over [first, last] of a chunk; the rest of the blocks of
@@ -207,6 +226,11 @@ INLINE float soften(float *s, int first, int last, float scale, float *maximum)
     return v16_sum(sum);
 }
 
+INLINE ptrdiff_t distance(const uint8_t *from, const uint8_t *to)
+{
+    return (ptrdiff_t)((uintptr_t)to - (uintptr_t)from);
+}
+
 struct softmax_state {
     float m[KERNEL_HEADS], l[KERNEL_HEADS];
 };
@@ -230,10 +254,14 @@ static void attention_chunk(enum activations a, const struct attention_call *cal
     for (int i = 0, at = base; i < 2; at += run[i], i++) {
         if (run[i] == 0)
             continue;
+        /* While the keys are read, the values come. */
+        const uint8_t *keys = (const uint8_t *)call->keys + start[i] * key_bytes;
+        const uint8_t *values = (const uint8_t *)call->values + start[i] * value_bytes;
         const struct dot_call c = {.kind = a == ACTIVATIONS_BF16 ? KIND_BF16 : KIND_FLOAT,
-                                   .w = (const uint8_t *)call->keys + start[i] * key_bytes,
+                                   .w = keys,
                                    .w_stride = key_bytes,
                                    .in = kernel_pad(call->head_dim, KERNEL_BLOCK),
+                                   .ahead = distance(keys, values),
                                    .x = call->q + head,
                                    .y = s + at,
                                    .y_stride = KERNEL_CHUNK};
@@ -249,10 +277,14 @@ static void attention_chunk(enum activations a, const struct attention_call *cal
         o[i] = 0.0f;
     for (int i = 0, at = base; i < 2; at += run[i], i++) {
         const uint8_t *values = (const uint8_t *)call->values + start[i] * value_bytes;
+        /* While the values are read, the keys of the next chunk. */
+        const uint8_t *keys = (const uint8_t *)call->keys + start[i] * key_bytes;
+        const ptrdiff_t next =
+            last < call->last ? distance(values, keys) + (ptrdiff_t)(key_bytes * (size_t)count) : 0;
         if (a == ACTIVATIONS_BF16)
-            weigh_any(ACTIVATIONS_BF16, heads, values, value_bytes, run[i], s + at, o, dim);
+            weigh_any(ACTIVATIONS_BF16, heads, values, value_bytes, run[i], s + at, o, dim, next);
         else
-            weigh_any(ACTIVATIONS_F32, heads, values, value_bytes, run[i], s + at, o, dim);
+            weigh_any(ACTIVATIONS_F32, heads, values, value_bytes, run[i], s + at, o, dim, next);
     }
 }
 
