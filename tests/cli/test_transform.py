@@ -200,6 +200,34 @@ def test_iterate_refuses_before_an_engine_starts(build, int8, tmp_path):
     assert not (tmp_path / "started").exists()
 
 
+def leg(build, int8, folder, contract):
+    track = ROOT / "tracks/laguna-nano-dflash-v1"
+    return run([build / "benchd", "dflash-benchmark", "--engine", build / "bench-worker", "--weights", int8,
+                "--reference-weights", NANO, "--drafter", ROOT / "models/laguna-nano-dflash", "--contract", contract,
+                "--golden", track / "pool/novel-eliot.golden.json", "--no-sandbox", "--quiet",
+                "--output", folder / "report.json"])
+
+
+def test_a_leg_and_a_correctness_run_refuse_too(build, int8, tmp_path):
+    judged = leg(build, int8[0], tmp_path, ROOT / "tracks/laguna-nano-dflash-v1/contract.json")
+    assert judged.returncode != 0 and "QUANTIZATION-NOT-PERMITTED" in judged.stderr
+    track = ROOT / "tracks/laguna-nano-serial-v1"
+    judged = run([build / "benchd", "correctness", "--engine", build / "bench-worker", "--weights", int8[0], "--contract",
+                  track / "contract.json", "--golden", track / "public.golden.json", "--no-sandbox"])
+    assert judged.returncode != 0 and "QUANTIZATION-NOT-PERMITTED" in judged.stderr
+
+
+def test_a_leg_runs_with_permission(build, int8, tmp_path):
+    """Judged against the bf16 weights: near enough, and not the same."""
+    contract = tmp_path / "contract.json"
+    dflash = json.loads((ROOT / "tracks/laguna-nano-dflash-v1/contract.json").read_text())
+    contract.write_text(json.dumps({**dflash, "quantization_envelope": PERMITTED}))
+    judged = leg(build, int8[0], tmp_path, contract)
+    assert judged.returncode == 0, judged.stderr
+    report = (tmp_path / "report.json").read_text()
+    assert json.loads(report)["max_rejected_tail_logit_delta"] > 0
+
+
 def doctored(int8, tmp_path, change):
     """The weights with config.json changed, or a header."""
     folder = tmp_path / "doctored"
