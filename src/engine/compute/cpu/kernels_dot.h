@@ -142,8 +142,8 @@ INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, con
             if (r0 == 0) {
                 UNROLL
                 for (int t = 0; t < T; t++)
-                    prefetch_far(ahead + (size_t)t * c->w_stride +
-                                 (size_t)b * KERNEL_BLOCK * bytes);
+                    prefetch_near(ahead + (size_t)t * c->w_stride +
+                                  (size_t)b * KERNEL_BLOCK * bytes);
             }
             UNROLL
             for (int t = 0; t < T; t++)

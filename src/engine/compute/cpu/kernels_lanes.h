@@ -28,7 +28,12 @@ struct dot_call {
     bool round, add;
 };
 
-/* Into the second-level cache; the address may be any. */
+/* Into the first-level cache, or the second alone; the address may be any. */
+INLINE void prefetch_near(uintptr_t address)
+{
+    __builtin_prefetch((const void *)address);
+}
+
 INLINE void prefetch_far(uintptr_t address)
 {
     __builtin_prefetch((const void *)address, 0, 2);

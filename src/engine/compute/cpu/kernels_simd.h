@@ -115,8 +115,8 @@ static void linear(enum activations a, const struct linear_call *call)
 
 /* ---- Attention ---- */
 
-/* What lies ahead, for a processor that cannot see the end of a ring's rows coming: the same row
- * and `lines` cache lines of it so many bytes further on. */
+/* What is read next, which a processor does not see coming: so many bytes further on than a row, so
+ * many cache lines of it. */
 struct ahead {
     ptrdiff_t bytes;
     int lines;
@@ -160,7 +160,7 @@ INLINE void weigh(enum activations a, const int H, const int D, const uint8_t *v
     }
 }
 
-/* The lines that each of the passes over the values brings. */
+/* Each pass over the values brings its share of the lines ahead. */
 INLINE void weigh_heads(enum activations a, const int H, const uint8_t *values, size_t row_bytes,
                         int count, const float *p, float *o, int o_stride, struct ahead *next)
 {
@@ -169,6 +169,9 @@ INLINE void weigh_heads(enum activations a, const int H, const uint8_t *values, 
         weigh(a, H, VALUES_IN_FLIGHT, values, row_bytes, count, p, o, o_stride, d, *next);
         next->bytes += 64 * next->lines;
     }
+    for (; VALUES_IN_FLIGHT > 2 && d + 2 * KERNEL_LANES <= o_stride; d += 2 * KERNEL_LANES)
+        weigh(a, H, VALUES_IN_FLIGHT > 2 ? 2 : 1, values, row_bytes, count, p, o, o_stride, d,
+              (struct ahead){0, 0});
     for (; d < o_stride; d += KERNEL_LANES)
         weigh(a, H, 1, values, row_bytes, count, p, o, o_stride, d, (struct ahead){0, 0});
 }
