@@ -3,6 +3,7 @@
 
 #include "base/child.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "base/terminal.h"
@@ -483,43 +484,19 @@ static bool close_synced(struct job *j, int fd, const char *path, bool ok)
     return ok;
 }
 
-static bool sync_folder(struct job *j, const char *path)
-{
-    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return error_errno(j->err, path, "cannot open the folder");
-    /* Some file systems cannot sync a folder; the rename is then as durable as they make it. */
-    const bool ok = fsync(fd) == 0 || errno == EINVAL || errno == EROFS || errno == EBADF;
-    close(fd);
-    return ok || error_errno(j->err, path, "cannot write the folder to the disk");
-}
-
 static bool create(struct job *j, const char *path, int *fd)
 {
     *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     return *fd >= 0 || error_errno(j->err, path, "cannot create");
 }
 
-/* Never onto something that came to stand there meanwhile. */
-static bool put_in_place(struct job *j, const char *temporary, const char *out)
+static bool write_out(struct job *j, struct folder_build *build)
 {
-    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, out, RENAME_NOREPLACE) == 0)
-        return true;
-    struct stat st; /* a file system without that flag */
-    if (errno == EINVAL && lstat(out, &st) != 0 && errno == ENOENT && rename(temporary, out) == 0)
-        return true;
-    return error_errno(j->err, out, "cannot put in place");
-}
-
-static bool write_out(struct job *j, const char *out)
-{
-    const char *temporary = arena_printf(&j->arena, "%s.tmp.%ld", out, (long)getpid());
-    const char *model = path_join(&j->arena, temporary, MODEL);
-    const char *config = path_join(&j->arena, temporary, CONFIG);
-    const size_t folder = (size_t)(path_basename(out) - out);
+    const char *model = path_join(&j->arena, build->temporary, MODEL);
+    const char *config = path_join(&j->arena, build->temporary, CONFIG);
     int fd;
-    if (mkdir(temporary, 0777) != 0)
-        return error_errno(j->err, out, "cannot create");
+    if (!folder_begin(build, j->err))
+        return false;
     bool ok = create(j, model, &fd);
     if (ok) {
         interrupt_partial_file(model);
@@ -531,33 +508,26 @@ static bool write_out(struct job *j, const char *out)
         ok = write_all(&s, j->config.data, j->config.length);
         ok = close_synced(j, fd, config, ok);
     }
-    ok = ok && sync_folder(j, temporary) && put_in_place(j, temporary, out);
+    ok = ok && folder_commit(build, j->err);
     interrupt_partial_file(NULL);
-    if (!ok) {
-        unlink(model);
-        unlink(config);
-        rmdir(temporary);
-        return false;
-    }
-    j->result->written = true;
-    return sync_folder(j, folder ? arena_strndup(&j->arena, out, folder) : ".");
+    if (!ok)
+        folder_abandon(build);
+    j->result->written = ok;
+    return ok;
 }
 
 static bool convert(struct job *j)
 {
     const struct convert_drafter_options *o = j->o;
+    struct folder_build build;
     struct stat st;
-    size_t length = strlen(o->out);
-    while (length > 1 && o->out[length - 1] == '/')
-        length--;
-    const char *out = arena_strndup(&j->arena, o->out, length);
     if (!check_options(o, j->err) || !checkpoint_open(o->source, &j->source, j->err) ||
         !check_source(j) || !open_source(j) || !hash_source(j))
         return false;
     make_record(j);
-    if (o->verify_only || lstat(out, &st) == 0)
+    if (o->verify_only || lstat(o->out, &st) == 0)
         return compare_out(j);
-    return write_out(j, out);
+    return folder_plan(&j->arena, o->out, &build, j->err) && write_out(j, &build);
 }
 
 bool convert_drafter(const struct convert_drafter_options *o, struct convert_drafter_result *result,
