@@ -1,6 +1,8 @@
 #include "base/folder.h"
 
+#include "base/child.h"
 #include "base/file.h"
+#include "base/interrupt.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -54,6 +56,44 @@ bool folder_check_space(const struct folder_build *b, uint64_t bytes, struct err
 bool folder_begin(struct folder_build *b, struct error *err)
 {
     return mkdir(b->temporary, 0777) == 0 || error_errno(err, b->temporary, "cannot create");
+}
+
+bool folder_create_file(const struct folder_build *b, const char *name, struct folder_file *f,
+                        struct error *err)
+{
+    f->path = path_join(b->arena, b->temporary, name);
+    f->fd = open(f->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (f->fd < 0)
+        return error_errno(err, f->path, "cannot create");
+    interrupt_partial_file(f->path);
+    return true;
+}
+
+bool folder_write_file(struct folder_file *f, const void *data, size_t length, struct error *err)
+{
+    for (const char *p = data; length > 0;) {
+        if (interrupt_requested())
+            return error_set(err, "INTERRUPTED", "stopped by a signal");
+        const ssize_t n = write(f->fd, p, length);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return error_errno(err, f->path, "cannot write");
+        p += n;
+        length -= (size_t)n;
+    }
+    sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    return true;
+}
+
+bool folder_close_file(struct folder_file *f, bool ok, struct error *err)
+{
+    if (ok && fsync(f->fd) != 0)
+        ok = error_errno(err, f->path, "cannot write to the disk");
+    if (close(f->fd) != 0 && ok)
+        ok = error_errno(err, f->path, "cannot write");
+    interrupt_partial_file(NULL);
+    return ok;
 }
 
 /* Some file systems cannot sync a folder; the rename is then as durable as they make it. */

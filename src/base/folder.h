@@ -7,6 +7,7 @@
 #include "base/error.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct folder_build {
@@ -22,8 +23,22 @@ bool folder_plan(struct arena *a, const char *out, struct folder_build *b, struc
 /* Whether the file system of the parent has room for so many bytes. Error NO-SPACE. */
 bool folder_check_space(const struct folder_build *b, uint64_t bytes, struct error *err);
 bool folder_begin(struct folder_build *b, struct error *err);
+/* A file of the folder, made anew. path lives in the build's arena. */
+struct folder_file {
+    int fd;
+    const char *path;
+};
+bool folder_create_file(const struct folder_build *b, const char *name, struct folder_file *f,
+                        struct error *err);
+/* All of it, or an error: IO, or INTERRUPTED where a signal has asked for the end. What is written
+ * starts on its way to the disk, so that the sync at the end is short. */
+bool folder_write_file(struct folder_file *f, const void *data, size_t length, struct error *err);
+/* Syncs and closes. ok is what came before; the file is closed either way. */
+bool folder_close_file(struct folder_file *f, bool ok, struct error *err);
+
 /* Syncs the folder and puts it in place, never onto something that came to stand there meanwhile.
- * The caller has synced the files. After an error the folder is still the temporary one. */
+ * The files have been closed (or written atomically). After an error the folder is still the
+ * temporary one. */
 bool folder_commit(struct folder_build *b, struct error *err);
 /* Removes the temporary folder and the files in it. */
 void folder_abandon(struct folder_build *b);

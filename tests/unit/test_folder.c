@@ -8,6 +8,7 @@
 #include <stdint.h>
 /* after the four above */
 #include <cmocka.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,40 @@ static void test_commit(void **state)
     assert_string_equal(f->err.name, "OUT-EXISTS");
 }
 
+static void test_files(void **state)
+{
+    struct fixture *f = *state;
+    struct folder_file file;
+    struct buffer found = {0};
+    begin(f, "out");
+    assert_false(folder_create_file(&f->build, "a", &file, &f->err)); /* it is there */
+    assert_string_equal(f->err.name, "IO");
+    assert_true(folder_create_file(&f->build, "b", &file, &f->err));
+    assert_true(folder_write_file(&file, "one ", 4, &f->err));
+    assert_true(folder_write_file(&file, "", 0, &f->err));
+    assert_true(folder_write_file(&file, "two", 3, &f->err));
+    assert_true(folder_close_file(&file, true, &f->err));
+    assert_true(file_read(file.path, 64, &found, &f->err));
+    assert_int_equal(found.length, 7);
+    assert_memory_equal(found.data, "one two", 7);
+    buffer_free(&found);
+
+    /* What failed before stays failed, with its error. */
+    assert_true(folder_create_file(&f->build, "c", &file, &f->err));
+    error_set(&f->err, "NAME", "before");
+    assert_false(folder_close_file(&file, false, &f->err));
+    assert_string_equal(f->err.name, "NAME");
+
+    /* A disk that is full. */
+    struct folder_file full = {open("/dev/full", O_WRONLY | O_CLOEXEC), "full"};
+    assert_true(full.fd >= 0);
+    assert_false(folder_write_file(&full, "x", 1, &f->err));
+    assert_string_equal(f->err.name, "IO");
+    close(full.fd);
+    folder_abandon(&f->build);
+    assert_false(file_exists(f->build.temporary));
+}
+
 static void test_abandon(void **state)
 {
     struct fixture *f = *state;
@@ -105,6 +140,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_commit, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_files, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_abandon, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_never_onto_another, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_space, set_up, tear_down),

@@ -4,7 +4,6 @@
 #include "base/child.h"
 #include "base/file.h"
 #include "base/folder.h"
-#include "base/interrupt.h"
 #include "base/json.h"
 #include "base/terminal.h"
 #include "engine/transform/repack.h"
@@ -322,8 +321,7 @@ static void make_record(struct job *j)
 
 struct sink {
     struct job *job;
-    const char *path;
-    int fd;
+    struct folder_file file;
     bool compare;
     uint64_t at;
     struct sha256 *hash;
@@ -336,20 +334,6 @@ static bool differs(struct job *j, const char *path, const char *field, const ch
     return error_at(j->err, path, field, value);
 }
 
-static bool write_all(struct sink *s, const char *data, size_t length)
-{
-    while (length > 0) {
-        const ssize_t n = write(s->fd, data, length);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return error_errno(s->job->err, s->path, "cannot write");
-        data += n;
-        length -= (size_t)n;
-    }
-    return true;
-}
-
 /* At most PIECE bytes. what: for the message, where bytes differ. */
 static bool put(struct sink *s, const void *data, size_t length, const char *what)
 {
@@ -357,12 +341,12 @@ static bool put(struct sink *s, const void *data, size_t length, const char *wha
     if (!go_on(j))
         return false;
     if (!s->compare) {
-        if (!write_all(s, data, length))
+        if (!folder_write_file(&s->file, data, length, j->err))
             return false;
     } else {
-        const ssize_t n = pread(s->fd, j->other, length, (off_t)s->at);
+        const ssize_t n = pread(s->file.fd, j->other, length, (off_t)s->at);
         if (n != (ssize_t)length || memcmp(j->other, data, length) != 0)
-            return differs(j, s->path, what, NULL);
+            return differs(j, s->file.path, what, NULL);
     }
     sha256_update(s->hash, data, length);
     s->at += length;
@@ -393,10 +377,10 @@ static bool put_tensor(struct sink *s, const struct repack_tensor *t)
     return true;
 }
 
-static bool put_model(struct job *j, const char *path, int fd, bool compare)
+static bool put_model(struct job *j, struct folder_file file, bool compare)
 {
     struct convert_drafter_result *r = j->result;
-    struct sink s = {j, path, fd, compare, 0, sha256_begin()};
+    struct sink s = {j, file, compare, 0, sha256_begin()};
     uint8_t digest[SHA256_BYTES];
     r->bytes = j->header.length + j->plan.payload;
     progress_begin(&j->progress, compare ? "comparing" : "writing", "bytes", r->bytes);
@@ -440,7 +424,7 @@ static bool compare_file(struct job *j, const char *name)
         snprintf(size, sizeof size, "%lld", (long long)st.st_size);
         ok = differs(j, path, "bytes", size);
     } else if (model) {
-        ok = put_model(j, path, fd, true) && check_pins(j, path);
+        ok = put_model(j, (struct folder_file){fd, path}, true) && check_pins(j, path);
     } else {
         struct buffer found = {0};
         ok = file_read(path, j->config.length, &found, j->err);
@@ -475,41 +459,20 @@ static bool compare_out(struct job *j)
     return true;
 }
 
-static bool close_synced(struct job *j, int fd, const char *path, bool ok)
-{
-    if (ok && fsync(fd) != 0)
-        ok = error_errno(j->err, path, "cannot write to the disk");
-    if (close(fd) != 0 && ok)
-        ok = error_errno(j->err, path, "cannot write");
-    return ok;
-}
-
-static bool create(struct job *j, const char *path, int *fd)
-{
-    *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    return *fd >= 0 || error_errno(j->err, path, "cannot create");
-}
-
 static bool write_out(struct job *j, struct folder_build *build)
 {
-    const char *model = path_join(&j->arena, build->temporary, MODEL);
-    const char *config = path_join(&j->arena, build->temporary, CONFIG);
-    int fd;
+    struct folder_file f;
     if (!folder_begin(build, j->err))
         return false;
-    bool ok = create(j, model, &fd);
+    bool ok = folder_create_file(build, MODEL, &f, j->err);
     if (ok) {
-        interrupt_partial_file(model);
-        ok = put_model(j, model, fd, false) && check_pins(j, model);
-        ok = close_synced(j, fd, model, ok);
+        ok = put_model(j, f, false) && check_pins(j, f.path);
+        ok = folder_close_file(&f, ok, j->err);
     }
-    if (ok && (ok = create(j, config, &fd))) {
-        struct sink s = {j, config, fd, false, 0, NULL};
-        ok = write_all(&s, j->config.data, j->config.length);
-        ok = close_synced(j, fd, config, ok);
-    }
-    ok = ok && folder_commit(build, j->err);
-    interrupt_partial_file(NULL);
+    ok = ok &&
+         file_write_atomic(path_join(&j->arena, build->temporary, CONFIG), j->config.data,
+                           j->config.length, j->err) &&
+         folder_commit(build, j->err);
     if (!ok)
         folder_abandon(build);
     j->result->written = ok;

@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/folder.h"
-#include "base/interrupt.h"
 #include "base/json.h"
 #include "base/terminal.h"
 #include "engine/checkpoint/formats.h"
@@ -292,56 +291,31 @@ static void write_index(struct job *j, struct buffer *out)
 
 /* ---- writing ---- */
 
-static bool write_all(struct job *j, int fd, const char *path, const void *data, size_t length)
-{
-    for (const char *p = data; length > 0;) {
-        const ssize_t n = write(fd, p, length);
-        if (n < 0 && errno == EINTR && !interrupt_requested())
-            continue;
-        if (n < 0)
-            return error_errno(j->err, path, "cannot write");
-        p += n;
-        length -= (size_t)n;
-    }
-    return true;
-}
-
-static bool write_tensor(struct job *j, int fd, const char *path, const struct tensor_spec *t)
+static bool write_tensor(struct job *j, struct folder_file *f, const struct tensor_spec *t)
 {
     const struct synth_recipe recipe = synth_recipe_of(t, j->o->seed);
     const uint64_t bytes = tensor_bytes(t);
     for (uint64_t at = 0; at < bytes; at += PIECE) {
         const size_t n = bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
-        if (interrupt_requested())
-            return error_set(j->err, "INTERRUPTED", "stopped by a signal");
         synth_fill(&recipe, at, j->piece, n);
-        if (!write_all(j, fd, path, j->piece, n))
+        if (!folder_write_file(f, j->piece, n, j->err))
             return false;
-        /* The disk works while the next piece is made, and the last fsync is short. */
-        sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
         progress_update(&j->progress, j->done += n);
     }
     return true;
 }
 
-static bool write_shard(struct job *j, const char *folder, const struct shard *s)
+static bool write_shard(struct job *j, const struct folder_build *build, const struct shard *s)
 {
-    const char *path = path_join(&j->arena, folder, s->name);
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return error_errno(j->err, path, "cannot create");
-    interrupt_partial_file(path);
-    bool ok = write_all(j, fd, path, s->header.data, s->header.length);
-    if (j->o->headers_only && ok && ftruncate(fd, (off_t)(s->header.length + s->payload)) != 0)
-        ok = error_errno(j->err, path, "cannot set the length");
+    struct folder_file f;
+    if (!folder_create_file(build, s->name, &f, j->err))
+        return false;
+    bool ok = folder_write_file(&f, s->header.data, s->header.length, j->err);
+    if (j->o->headers_only && ok && ftruncate(f.fd, (off_t)(s->header.length + s->payload)) != 0)
+        ok = error_errno(j->err, f.path, "cannot set the length");
     for (size_t i = 0; ok && !j->o->headers_only && i < s->count; i++)
-        ok = write_tensor(j, fd, path, &s->tensors[i]);
-    if (ok && fsync(fd) != 0)
-        ok = error_errno(j->err, path, "cannot write to the disk");
-    if (close(fd) != 0 && ok)
-        ok = error_errno(j->err, path, "cannot write");
-    interrupt_partial_file(NULL);
-    return ok;
+        ok = write_tensor(j, &f, &s->tensors[i]);
+    return folder_close_file(&f, ok, j->err);
 }
 
 static bool write_folder(struct job *j, struct folder_build *build)
@@ -354,7 +328,7 @@ static bool write_folder(struct job *j, struct folder_build *build)
                    "bytes", j->result->tensor_bytes);
     bool ok = true;
     for (size_t i = 0; ok && i < j->shard_count; i++)
-        ok = write_shard(j, build->temporary, &j->shards[i]);
+        ok = write_shard(j, build, &j->shards[i]);
     if (ok)
         progress_end(&j->progress);
     if (ok && !j->drafter) { /* a drafter is one file, published without an index */

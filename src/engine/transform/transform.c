@@ -5,7 +5,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/folder.h"
-#include "base/interrupt.h"
 #include "base/json.h"
 #include "base/terminal.h"
 #include "engine/checkpoint/formats.h"
@@ -259,30 +258,12 @@ static void plan(struct job *j)
 
 /* ---- writing ---- */
 
-static bool write_all(struct job *j, int fd, const char *path, const void *data, size_t length)
-{
-    for (const char *p = data; length > 0;) {
-        const ssize_t n = write(fd, p, length);
-        if (n < 0 && errno == EINTR && !interrupt_requested())
-            continue;
-        if (n < 0)
-            return error_errno(j->err, path, "cannot write");
-        p += n;
-        length -= (size_t)n;
-    }
-    return true;
-}
-
-static bool write_pieces(struct job *j, int fd, const char *path, const void *data, uint64_t length)
+static bool write_pieces(struct job *j, struct folder_file *f, const void *data, uint64_t length)
 {
     for (uint64_t at = 0; at < length; at += PIECE) {
         const size_t n = length - at < PIECE ? (size_t)(length - at) : PIECE;
-        if (interrupt_requested())
-            return error_set(j->err, "INTERRUPTED", "stopped by a signal");
-        if (!write_all(j, fd, path, (const char *)data + at, n))
+        if (!folder_write_file(f, (const char *)data + at, n, j->err))
             return false;
-        /* The disk works meanwhile, and the last fsync is short. */
-        sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
         progress_update(&j->progress, j->done += n);
     }
     return true;
@@ -306,7 +287,7 @@ static void add_errors(struct job *j, const float *x, const float *back, size_t 
 }
 
 /* items[0..3) are the codes, scales and biases of one projection. */
-static bool write_quantized(struct job *j, int fd, const char *path, const struct item *items)
+static bool write_quantized(struct job *j, struct folder_file *f, const struct item *items)
 {
     enum { ROUND = 1 << 20 }; /* values in hand */
     const struct tensor *t = items[0].from;
@@ -326,11 +307,11 @@ static bool write_quantized(struct job *j, int fd, const char *path, const struc
         if (ok) {
             affine_dequantize(codes, scales + group, biases + group, count, back);
             add_errors(j, x, back, count);
-            ok = write_pieces(j, fd, path, codes, count);
+            ok = write_pieces(j, f, codes, count);
         }
     }
-    ok = ok && write_pieces(j, fd, path, scales, items[1].bytes) &&
-         write_pieces(j, fd, path, biases, items[2].bytes);
+    ok = ok && write_pieces(j, f, scales, items[1].bytes) &&
+         write_pieces(j, f, biases, items[2].bytes);
     free(scales);
     free(biases);
     free(x);
@@ -338,14 +319,14 @@ static bool write_quantized(struct job *j, int fd, const char *path, const struc
     return ok;
 }
 
-static bool write_items(struct job *j, int fd, const char *path, const struct shard *s)
+static bool write_items(struct job *j, struct folder_file *f, const struct shard *s)
 {
-    bool ok = write_all(j, fd, path, s->header.data, s->header.length);
+    bool ok = folder_write_file(f, s->header.data, s->header.length, j->err);
     for (size_t i = 0; ok && i < s->count; i++) {
         if (s->items[i].part == PART_COPY) {
-            ok = write_pieces(j, fd, path, s->items[i].from->data, s->items[i].bytes);
+            ok = write_pieces(j, f, s->items[i].from->data, s->items[i].bytes);
         } else {
-            ok = write_quantized(j, fd, path, &s->items[i]);
+            ok = write_quantized(j, f, &s->items[i]);
             i += 2;
         }
     }
@@ -353,31 +334,24 @@ static bool write_items(struct job *j, int fd, const char *path, const struct sh
 }
 
 /* One file of the result: a shard's items, or all bytes of a map. */
-static bool write_file(struct job *j, const char *folder, const char *name, const struct shard *s,
-                       const struct file_map *whole)
+static bool write_file(struct job *j, const struct folder_build *build, const char *name,
+                       const struct shard *s, const struct file_map *whole)
 {
-    const char *path = path_join(&j->arena, folder, name);
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return error_errno(j->err, path, "cannot create");
-    interrupt_partial_file(path);
-    bool ok =
-        whole ? write_pieces(j, fd, path, whole->data, whole->length) : write_items(j, fd, path, s);
-    if (ok && fsync(fd) != 0)
-        ok = error_errno(j->err, path, "cannot write to the disk");
-    if (close(fd) != 0 && ok)
-        ok = error_errno(j->err, path, "cannot write");
-    interrupt_partial_file(NULL);
+    struct folder_file f;
+    if (!folder_create_file(build, name, &f, j->err))
+        return false;
+    bool ok = whole ? write_pieces(j, &f, whole->data, whole->length) : write_items(j, &f, s);
+    ok = folder_close_file(&f, ok, j->err);
     j->result->files += ok;
     return ok;
 }
 
-static bool copy_file(struct job *j, const char *folder, const char *name)
+static bool copy_file(struct job *j, const struct folder_build *build, const char *name)
 {
     struct file_map map;
     if (!file_map_open(path_join(&j->arena, j->source->folder, name), &map, j->err))
         return false;
-    const bool ok = write_file(j, folder, name, NULL, &map);
+    const bool ok = write_file(j, build, name, NULL, &map);
     file_unmap(&map);
     return ok;
 }
@@ -456,16 +430,16 @@ static bool write_folder(struct job *j, struct folder_build *build)
     progress_begin(&j->progress, "writing weights", "bytes", j->result->bytes);
     bool ok = true;
     for (size_t i = 0; ok && i < k->shard_count; i++)
-        ok = write_file(j, to, j->shards[i].name, &j->shards[i],
+        ok = write_file(j, build, j->shards[i].name, &j->shards[i],
                         j->shards[i].changed ? NULL : &k->shards[i].map);
     progress_end(&j->progress);
     for (size_t i = 0; ok && i < j->other_count; i++)
-        ok = copy_file(j, to, j->others[i]);
+        ok = copy_file(j, build, j->others[i]);
     if (j->changed_config)
         ok = ok && write_json(j, to, CONFIG, j->changed_config, 2) && write_index(j, to);
     else
-        ok = ok && copy_file(j, to, CONFIG) &&
-             (!file_exists(path_join(&j->arena, k->folder, INDEX)) || copy_file(j, to, INDEX));
+        ok = ok && copy_file(j, build, CONFIG) &&
+             (!file_exists(path_join(&j->arena, k->folder, INDEX)) || copy_file(j, build, INDEX));
     ok = ok && read_back(j, to);
     if (ok && interrupt_requested())
         ok = error_set(j->err, "INTERRUPTED", "stopped by a signal");
