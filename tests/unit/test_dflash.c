@@ -19,6 +19,8 @@
 
 #include <cmocka.h>
 
+#include "logits.h"
+
 static const char *const folders[] = {"five-taps", "long-window", "narrow", "wrap"};
 enum { FOLDERS = sizeof folders / sizeof *folders, TARGET_ROWS = 512 };
 
@@ -195,22 +197,6 @@ static size_t run_rounds(struct stand_in *s, const struct vector *v, bool upset,
         done += (size_t)(rows - 1) * (size_t)v->config.vocab;
     }
     return done;
-}
-
-static double worst_relative(const float *a, const float *b, size_t rows, size_t vocab)
-{
-    double worst = 0;
-    for (size_t p = 0; p < rows; p++) {
-        double difference = 0, size = 0;
-        for (size_t i = p * vocab; i < (p + 1) * vocab; i++) {
-            if (!isfinite(a[i]))
-                return INFINITY;
-            difference = fmax(difference, fabs((double)a[i] - b[i]));
-            size = fmax(size, fabs(b[i]));
-        }
-        worst = fmax(worst, difference / size);
-    }
-    return worst;
 }
 
 static void f32_logits_agree_with_the_oracle(void **state)

@@ -22,6 +22,8 @@
 
 #include <cmocka.h>
 
+#include "logits.h"
+
 static const char *const folders[] = {"all-sliding",    "equal-bias",  "full-yarn", "head-48",
                                       "long-chunks",    "long-window", "no-norm",   "odd-scales",
                                       "pattern-four",   "plain-dense", "padded-48", "top-8",
@@ -102,23 +104,6 @@ static float *all_logits(struct model *m, const struct vector *v, int rows)
     }
     model_state_free(state);
     return out;
-}
-
-/* max |a - b| / max |b|, the largest over positions. */
-static double worst_relative(const float *a, const float *b, size_t positions, size_t vocab)
-{
-    double worst = 0;
-    for (size_t p = 0; p < positions; p++) {
-        double difference = 0, size = 0;
-        for (size_t i = p * vocab; i < (p + 1) * vocab; i++) {
-            if (!isfinite(a[i]))
-                return INFINITY;
-            difference = fmax(difference, fabs((double)a[i] - b[i]));
-            size = fmax(size, fabs(b[i]));
-        }
-        worst = fmax(worst, difference / size);
-    }
-    return worst;
 }
 
 static void f32_logits_agree_with_transformers(void **state)
