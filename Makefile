@@ -95,7 +95,7 @@ fuzz: $(FUZZERS)
 $(BUILD)/%_avx2.o: ISA_FLAGS = -mavx2 -mfma -mf16c
 # UBSan takes minutes over the unrolled tiles of the kernels; it sees the same templates as AVX2. ASan's checks are
 # calls there: as code of their own they take gcc minutes too.
-$(BUILD)/%_avx512.o: ISA_FLAGS = -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx512vnni -mavx512vbmi $(if $(SAN),-fno-sanitize=undefined -O1 --param asan-instrumentation-with-call-threshold=0)
+$(BUILD)/%_avx512.o: ISA_FLAGS = -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx512vnni -mavx512vbmi $(if $(SAN),-fno-sanitize=undefined -O2 --param asan-instrumentation-with-call-threshold=0)
 $(BUILD)/src/engine/compute/%.o $(BUILD)/src/engine/transform/synth_fill.o: OPT = -O3
 $(BUILD)/src/judge/%.o: CFLAGS += $(SECCOMP_CFLAGS)
 
