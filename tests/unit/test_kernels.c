@@ -207,6 +207,17 @@ static void linear_many_rows(void **state)
                     false);
 }
 
+/* Weights of a page and more an output, which are read in the order of memory while rows are few;
+ * one block less is not. */
+static void linear_long_outputs(void **state)
+{
+    (void)state;
+    struct random r = {19};
+    for (int rows = 1; rows <= 9; rows++)
+        for (int i = 0; i < 4; i++)
+            linear_case(&r, WEIGHT_BF16, 2016 + 32 * i, random_int(&r, 1, 21), rows, i == 3);
+}
+
 /* All inputs one NaN or infinity must show, none may be lost in padding. */
 static void linear_keeps_nan(void **state)
 {
@@ -743,6 +754,7 @@ int main(void)
         cmocka_unit_test(linear_any_shape),
         cmocka_unit_test(linear_every_row_count),
         cmocka_unit_test(linear_many_rows),
+        cmocka_unit_test(linear_long_outputs),
         cmocka_unit_test(linear_keeps_nan),
         cmocka_unit_test(linear_equals_the_oracle),
 #if defined(__x86_64__)

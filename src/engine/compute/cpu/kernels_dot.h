@@ -80,9 +80,10 @@ INLINE void DOT(rest)(const struct dot_call *c, const enum weight_kind kind, v16
     *acc = DOT(step)(*acc, DOT(load_w)(kind, block), DOT(load_x)(x, whole));
 }
 
-/* R rows from row r0 on, T outputs from o on. */
+/* R rows from row r0 on, T outputs from o on. streamed: bf16 weights are fetched in the order of
+ * memory, the next tile's while this one is worked on. */
 INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, const bool ragged,
-                      const int R, const int T, int r0, int o)
+                      const bool streamed, const int R, const int T, int r0, int o)
 {
     v16 acc[TILE_MAX];
     UNROLL
@@ -134,16 +135,18 @@ INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, con
         }
     } else {
         const size_t bytes = kind == KIND_BF16 ? 2 : 4;
-        const uintptr_t ahead =
-            (uintptr_t)w + (c->ahead != 0 ? (uintptr_t)c->ahead : DOT_OUTPUTS * c->w_stride);
+        const size_t group = (streamed ? (size_t)T : DOT_OUTPUTS) * c->w_stride;
+        const uintptr_t ahead = (uintptr_t)w + (c->ahead != 0 ? (uintptr_t)c->ahead : group);
+        /* Of what is fetched: from one output to the next, from one block to the next. */
+        const size_t across = streamed ? KERNEL_BLOCK * bytes : c->w_stride;
+        const size_t along = (streamed ? (size_t)T : 1) * KERNEL_BLOCK * bytes;
         for (int b = 0; b < whole; b++) {
             w_pair wp[DOT_OUTPUTS];
             /* Streams of half a page each end before a processor has seen them coming. */
             if (r0 == 0) {
                 UNROLL
                 for (int t = 0; t < T; t++)
-                    prefetch_near(ahead + (size_t)t * c->w_stride +
-                                  (size_t)b * KERNEL_BLOCK * bytes);
+                    prefetch_near(ahead + (size_t)t * across + (size_t)b * along);
             }
             UNROLL
             for (int t = 0; t < T; t++)
@@ -163,19 +166,21 @@ INLINE void DOT(tile)(const struct dot_call *c, const enum weight_kind kind, con
     DOT(emit)(c, acc, R, T, r0, o);
 }
 
-/* R rows, `outputs` outputs from o on. */
-INLINE void DOT(tiles)(const struct dot_call *c, const enum weight_kind kind, const int R, int r0,
-                       int o, const int outputs)
+/* R rows, `outputs` outputs from o on. Two streams keep a core at the speed of memory, eight a page
+ * apart do not (docs/performance.md). */
+INLINE void DOT(tiles)(const struct dot_call *c, const enum weight_kind kind, const bool streamed,
+                       const int R, int r0, int o, const int outputs)
 {
-    const int T = dot_outputs(kind, R) < outputs ? dot_outputs(kind, R) : outputs;
+    const int most = streamed ? 2 : dot_outputs(kind, R);
+    const int T = most < outputs ? most : outputs;
     for (int t = 0; t < outputs; t += T)
-        DOT(tile)(c, kind, false, R, T, r0, o + t);
+        DOT(tile)(c, kind, false, streamed, R, T, r0, o + t);
 }
 
 /* All rows: the weights that several tiles of rows share stay in the first-level cache between
  * them. Nine rows are five and four, not eight and a lonely one. */
-INLINE void DOT(rows)(const struct dot_call *c, const enum weight_kind kind, int rows, int o,
-                      const int outputs)
+INLINE void DOT(rows)(const struct dot_call *c, const enum weight_kind kind, const bool streamed,
+                      int rows, int o, const int outputs)
 {
     for (int r = 0; r < rows;) {
         const int left = rows - r;
@@ -184,7 +189,7 @@ INLINE void DOT(rows)(const struct dot_call *c, const enum weight_kind kind, int
 #define CASE(R)                                                                                    \
     case R:                                                                                        \
         if (R <= DOT_ROWS)                                                                         \
-            DOT(tiles)(c, kind, R <= DOT_ROWS ? R : 1, r, o, outputs);                             \
+            DOT(tiles)(c, kind, streamed, R <= DOT_ROWS ? R : 1, r, o, outputs);                   \
         break;
             CASE(1)
             CASE(2)
@@ -200,15 +205,16 @@ INLINE void DOT(rows)(const struct dot_call *c, const enum weight_kind kind, int
     }
 }
 
-INLINE void DOT(kind)(const struct dot_call *c, const enum weight_kind kind, int rows, int count)
+INLINE void DOT(kind)(const struct dot_call *c, const enum weight_kind kind, const bool streamed,
+                      int rows, int count)
 {
     int o = 0;
     for (; o + DOT_OUTPUTS <= count; o += DOT_OUTPUTS)
-        DOT(rows)(c, kind, rows, o, DOT_OUTPUTS);
+        DOT(rows)(c, kind, streamed, rows, o, DOT_OUTPUTS);
     for (; o + 2 <= count; o += 2)
-        DOT(rows)(c, kind, rows, o, 2);
+        DOT(rows)(c, kind, streamed, rows, o, 2);
     if (o < count)
-        DOT(rows)(c, kind, rows, o, 1);
+        DOT(rows)(c, kind, streamed, rows, o, 1);
 }
 
 INLINE void DOT(one_by_one)(const struct dot_call *c, const enum weight_kind kind, int rows,
@@ -216,14 +222,20 @@ INLINE void DOT(one_by_one)(const struct dot_call *c, const enum weight_kind kin
 {
     for (int o = 0; o < count; o++)
         for (int r = 0; r < rows; r++)
-            DOT(tile)(c, kind, true, 1, 1, r, o);
+            DOT(tile)(c, kind, true, false, 1, 1, r, o);
 }
 
 #define APART static __attribute__((noinline))
 
 APART void DOT(bf16_whole)(const struct dot_call *c, int rows, int count)
 {
-    DOT(kind)(c, KIND_BF16, rows, count);
+    DOT(kind)(c, KIND_BF16, false, rows, count);
+}
+
+/* Weights of a page and more an output: two at a time, while rows leave that bound by memory. */
+APART void DOT(bf16_streamed)(const struct dot_call *c, int rows, int count)
+{
+    DOT(kind)(c, KIND_BF16, true, rows, count);
 }
 
 APART void DOT(bf16_ragged)(const struct dot_call *c, int rows, int count)
@@ -233,12 +245,12 @@ APART void DOT(bf16_ragged)(const struct dot_call *c, int rows, int count)
 
 APART void DOT(nvfp4_64)(const struct dot_call *c, int rows, int count)
 {
-    DOT(kind)(c, KIND_NVFP4_64, rows, count);
+    DOT(kind)(c, KIND_NVFP4_64, false, rows, count);
 }
 
 APART void DOT(nvfp4_whole)(const struct dot_call *c, int rows, int count)
 {
-    DOT(kind)(c, KIND_NVFP4, rows, count);
+    DOT(kind)(c, KIND_NVFP4, false, rows, count);
 }
 
 APART void DOT(nvfp4_ragged)(const struct dot_call *c, int rows, int count)
@@ -250,7 +262,10 @@ APART void DOT(nvfp4_ragged)(const struct dot_call *c, int rows, int count)
 
 INLINE void DOT(bf16)(const struct dot_call *c, int rows, int count)
 {
-    if (c->in % KERNEL_BLOCK == 0)
+    enum { PAGE = 4096 };
+    if (c->in % KERNEL_BLOCK == 0 && c->w_stride >= PAGE && c->ahead == 0 && rows < DOT_ROWS)
+        DOT(bf16_streamed)(c, rows, count);
+    else if (c->in % KERNEL_BLOCK == 0)
         DOT(bf16_whole)(c, rows, count);
     else
         DOT(bf16_ragged)(c, rows, count);

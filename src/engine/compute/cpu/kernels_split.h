@@ -20,7 +20,7 @@ INLINE v16 split_product(struct pair w, struct pair x)
 /* Keys of ACTIVATIONS_F32 lie in the ring in this form. */
 static __attribute__((noinline)) void dot_keys(const struct dot_call *c, int rows, int count)
 {
-    split_kind(c, KIND_FLOAT, rows, count);
+    split_kind(c, KIND_FLOAT, false, rows, count);
 }
 
 static void split_prepare(const float *x, int n, float *out)
