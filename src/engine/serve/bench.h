@@ -43,9 +43,10 @@ struct bench_verify {
 struct bench_decode {
     int64_t context;
     int tokens;
-    double seconds;                       /* of them all, unmetered */
+    double seconds;                       /* of them all, unmetered, without the readings */
     double median, least;                 /* of one step */
-    double read_before, read_after;       /* bytes a second */
+    double read_before, read_after;       /* bytes a second, the best pass */
+    double read_between;                  /* the median of the passes between the steps; 0: none */
     double weight_bytes, kv_bytes;        /* of one step */
     int metered_steps;                    /* the quicker half of those that were metered */
     double metered_seconds;               /* of one metered step, mean */
@@ -79,7 +80,8 @@ struct bench_result {
 bool bench_run(const struct bench_options *o, struct bench_result *r, struct error *err);
 void bench_result_free(struct bench_result *r);
 
-/* What a decode figure is compared with: the better of before and after. */
+/* What a decode figure is compared with: the passes between the steps; where the weights fit into
+ * the cache, the better of before and after. */
 double bench_read_rate(const struct bench_result *r, const struct bench_decode *d);
 /* (weight bytes + keys and values) / median step / read rate. */
 double bench_share(const struct bench_result *r, const struct bench_decode *d);
