@@ -4,10 +4,11 @@
  *
  *   kernel-bench [MEGABYTES [INPUTS]]      (256 and 2048)
  *
- * Weights are random and by default larger than the caches; a ratio near 1 means that one row costs
- * no more than reading its weights. */
+ * Weights are random, in huge pages, and by default larger than the caches; a ratio near 1 means
+ * that one row costs no more than reading its weights. */
 #include "base/clock.h"
 #include "base/number.h"
+#include "engine/compute/cpu/bandwidth.h"
 #include "engine/compute/cpu/kernels.h"
 #include "engine/compute/cpu/machine.h"
 #include "engine/compute/cpu/pool.h"
@@ -16,8 +17,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { MAX_ROWS = 16, REPEATS = 15 };
+enum { MAX_ROWS = 16, REPEATS = 15, HUGE_PAGE = 2 << 20 };
 
 struct bench {
     const struct cpu_kernels *kernels;
@@ -27,27 +29,7 @@ struct bench {
     int rows;
     const uint8_t *buffer;
     size_t bytes;
-    uint64_t sums[POOL_MAX_THREADS];
 };
-
-static void read_work(void *context, int thread, int threads)
-{
-    struct bench *b = context;
-    enum { WORDS = 16, PIECE = WORDS * 8 };
-    const size_t pieces = b->bytes / PIECE;
-    const size_t begin = pieces * (size_t)thread / (size_t)threads;
-    const size_t end = pieces * ((size_t)thread + 1) / (size_t)threads;
-    uint64_t sum[WORDS] = {0};
-    for (size_t i = begin; i < end; i++) {
-        uint64_t word[WORDS];
-        memcpy(word, b->buffer + i * PIECE, sizeof word);
-        for (int j = 0; j < WORDS; j++)
-            sum[j] += word[j];
-    }
-    for (int j = 1; j < WORDS; j++)
-        sum[0] += sum[j];
-    b->sums[thread] = sum[0];
-}
 
 static void linear_work(void *context, int thread, int threads)
 {
@@ -80,7 +62,7 @@ static double measure(struct pool *pool, int threads, struct bench *b, const cha
 {
     double best_read = INFINITY, best = INFINITY;
     for (int i = 0; i < REPEATS; i++) {
-        const double r = seconds_of(pool, threads, read_work, b);
+        const double r = bandwidth_pass(pool, threads, b->buffer, b->bytes);
         const double k = seconds_of(pool, threads, linear_work, b);
         best_read = r < best_read ? r : best_read;
         best = k < best ? k : best;
@@ -110,7 +92,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: kernel-bench [MEGABYTES [INPUTS, a multiple of 32]]\n");
         return 2;
     }
-    const size_t bytes = (size_t)megabytes << 20;
+    const size_t bytes = ((size_t)megabytes + 1) / 2 * HUGE_PAGE;
     struct error err;
     char line[256];
     struct pool *pool;
@@ -120,7 +102,7 @@ int main(int argc, char **argv)
     }
     const size_t row = (size_t)inputs;
     const size_t most_outputs = bytes / (row / 2);
-    uint8_t *buffer = aligned_alloc(64, bytes);
+    uint8_t *buffer = aligned_alloc(HUGE_PAGE, bytes);
     const size_t stride = row * sizeof(float) + 64; /* as the backend's: not a power of two */
     uint8_t *prepared = aligned_alloc(64, MAX_ROWS * stride);
     float *values = malloc(row * sizeof *values);
@@ -129,6 +111,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "OUT-OF-MEMORY\n");
         return 1;
     }
+    madvise(buffer, bytes, MADV_HUGEPAGE); /* as weights are kept */
     uint64_t state = 88172645463325252u;
     for (size_t i = 0; i < bytes; i += 8) {
         /* exponents of ordinary weights as bf16, any codes as NVFP4 */
