@@ -289,7 +289,8 @@ bool client_start(const struct client_options *o, struct client **out, struct er
                                           .speculative_v1_1 = o->speculative_v1_1,
                                           .trusted = o->trusted};
     const char *const *argv = launch_argv(&c->session, &launch);
-    const char *const *environment = launch_environment(&c->session, environ, o->yarn_magnitude);
+    const char *const *environment = launch_environment_add(
+        &c->session, launch_environment(&c->session, environ, o->yarn_magnitude), o->environment);
     const struct child_options child = {.argv = sandbox_argv(&c->session, plan, argv),
                                         .envp = sandbox_environment(&c->session, plan, environment),
                                         .on_stderr_line = launch_log_line,

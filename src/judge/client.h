@@ -33,8 +33,9 @@ struct client_options {
     bool trusted;                 /* --trusted: a reference worker */
     bool block_protocol;        /* dflash_* will be asked: a bare hello is one that speaks no v1 */
     const char *yarn_magnitude; /* passed as BENCH_WORKER_YARN_MAGNITUDE; NULL: not set */
-    bool echo_stderr;           /* local runs */
-    bool withhold_text;         /* official runs: no error holds a word or number of the engine's */
+    const char *const *environment; /* NAME=VALUE over the cleaned one; NULL-terminated or NULL */
+    bool echo_stderr;               /* local runs */
+    bool withhold_text; /* official runs: no error holds a word or number of the engine's */
     double hello_seconds, reply_seconds, barrier_seconds; /* deadlines; 0: defaults 600, 600, 60 */
     const struct sandbox_plan *sandbox; /* NULL: none; lives as long as the client */
     struct reply_window *window; /* shared by the sessions of one window; NULL: not checked */

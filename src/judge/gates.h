@@ -52,6 +52,12 @@ void gate_free_run(struct gate_outcome *o, const struct golden_free_run *f,
 void gate_behavior(struct gate_outcome *o, const struct golden_behavior *b,
                    const struct wire_tokens *tokens);
 
+/* The judge's round trips of the steps of one base case. */
+struct gates_latency {
+    double *seconds; /* [capacity] */
+    size_t capacity, count;
+};
+
 struct gates_plan {
     const struct golden *golden;
     int64_t steps; /* of a base case: correctness_steps */
@@ -66,6 +72,7 @@ struct gates_plan {
      * For a golden that is the asker's own: it hears the tokens. */
     void (*diverged)(void *context, const char *name, const struct gate_outcome *o);
     void *diverged_context;
+    struct gates_latency *latency; /* of the first base case; NULL: not wanted */
 };
 
 /* What the cases that are judged by their meaning came to. Aggregates only: which answer was wrong

@@ -71,7 +71,14 @@ static void step_done(struct walk *w, uint64_t steps)
     progress_update(&w->progress, w->steps_done);
 }
 
-static bool walk_base(struct walk *w, const struct golden_case *k, struct error *err)
+static void keep_latency(struct gates_latency *l, int64_t ns)
+{
+    if (l != NULL && l->count < l->capacity)
+        l->seconds[l->count++] = (double)ns * 1e-9;
+}
+
+static bool walk_base(struct walk *w, const struct golden_case *k, struct gates_latency *latency,
+                      struct error *err)
 {
     struct gate_outcome o;
     gate_base_begin(&o);
@@ -85,8 +92,11 @@ static bool walk_base(struct walk *w, const struct golden_case *k, struct error 
         else
             q.token = (struct wire_i64){.present = true, .value = k->expected.items[i - 1]};
         const struct wire_response *r;
-        if (!client_call(w->client, &q, 0, &r, NULL, err))
+        int64_t ns;
+        if (!client_call(w->client, &q, 0, &r, &ns, err))
             return false;
+        if (i > 0) /* the first is a prefill */
+            keep_latency(latency, ns);
         gate_base_step(&o, i, r->token.value, &r->top_logits, k->expected.items[i],
                        w->plan->vocab_size);
         step_done(w, 1);
@@ -183,7 +193,7 @@ static bool walk_all(struct walk *w, struct error *err)
 {
     const struct golden *g = w->plan->golden;
     for (size_t i = 0; i < g->case_count; i++)
-        if (!walk_base(w, &g->cases[i], err))
+        if (!walk_base(w, &g->cases[i], i == 0 ? w->plan->latency : NULL, err))
             return false;
     if (!w->plan->all)
         return true;

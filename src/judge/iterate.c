@@ -9,6 +9,7 @@
 #include "judge/digest.h"
 #include "judge/gates.h"
 #include "judge/golden.h"
+#include "judge/leg.h"
 #include "judge/measure.h"
 #include "judge/report.h"
 #include "judge/sandbox.h"
@@ -34,7 +35,6 @@ struct run {
     struct arena arena;
     struct contract *contract;
     struct golden *golden;
-    struct client *client;
     struct sandbox_plan sandbox;
     struct wire_spec spec;
     struct score_document score;
@@ -43,12 +43,10 @@ struct run {
     /* before they were read */
     char weights_stamp[SHA256_HEX], engine_stamp[SHA256_HEX], drafter_stamp[SHA256_HEX];
     int64_t decode_steps;
-    struct measure_result timing;
+    struct leg_result leg;
     struct semantic_judge semantic;
-    struct gates_result gates;
-    bool gates_ran;
     int64_t started_ns;
-    double preflight_seconds, correctness_seconds;
+    double preflight_seconds;
 };
 
 /* The contract's own rules; nothing is written when one of them fails. */
@@ -155,7 +153,7 @@ static bool plan_sandbox(struct run *r, struct error *err)
     return true;
 }
 
-static bool preflight(struct run *r, struct measure_plan *plan, struct error *err)
+static bool preflight(struct run *r, struct leg_plan *plan, struct error *err)
 {
     const struct iterate_options *o = r->o;
     struct score_document *d = &r->score;
@@ -205,54 +203,9 @@ static bool preflight(struct run *r, struct measure_plan *plan, struct error *er
     return path_stamp(o->engine, r->engine_stamp, err) && plan_sandbox(r, err);
 }
 
-/* The window and the gates, in one attached session: the weights are loaded once, timing comes
- * first, correctness after it in barrier intervals of its own. */
-
-/* An engine's word about itself: clipped, and no control bytes. */
-static void seal_engine_text(struct score_document *d, const char *key, const char *text)
-{
-    char shown[257];
-    text_copy(shown, sizeof shown, text);
-    /* A clipped UTF-8 sequence would make the document invalid. */
-    for (size_t n = strlen(shown); n > 0 && !utf8_valid(shown, n); n--)
-        shown[n - 1] = '\0';
-    for (char *p = shown; *p != '\0'; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = '?';
-    score_set_text(d, key, shown);
-}
-
-static void seal_identity(struct score_document *d, const struct wire_response *h)
-{
-    score_set_int(d, "engine_protocol_version", h->protocol_version.value);
-    if (h->backend.text != NULL)
-        seal_engine_text(d, "engine_backend", h->backend.text);
-    if (h->device.text != NULL)
-        seal_engine_text(d, "engine_device", h->device.text);
-    if (h->runner.present) {
-        seal_engine_text(d, "runner_id", h->runner.id);
-        seal_engine_text(d, "runner_model_type", h->runner.model_type);
-        seal_engine_text(d, "runner_build", h->runner.build);
-        seal_engine_text(d, "runner_manifest_sha256", h->runner.manifest_sha256);
-    }
-    if (h->resident.present) {
-        score_set_int(d, "resident_pid", h->resident.pid);
-        score_set_int(d, "resident_load_epoch", (int64_t)h->resident.load_epoch);
-    }
-    if (h->head_provenance.present)
-        seal_engine_text(d, "head_provenance_sha256", h->head_provenance.sha256);
-}
-
-static bool drive(struct run *r, struct measure_plan *plan, struct client_options *options,
-                  struct error *err)
+static bool drive(struct run *r, struct leg_plan *plan, struct error *err)
 {
     const struct iterate_options *o = r->o;
-    options->sandbox = &r->sandbox;
-    if (!client_start(options, &r->client, err))
-        return false;
-    seal_identity(&r->score, client_hello(r->client));
-    if (!measure_run(r->client, plan, &r->arena, &r->timing, err))
-        return false;
     const struct gates_plan gates = {.golden = r->golden,
                                      .steps = r->contract->correctness_steps,
                                      .vocab_size = r->contract->vocab_size,
@@ -262,10 +215,17 @@ static bool drive(struct run *r, struct measure_plan *plan, struct client_option
                                      .mismatch_gap = r->contract->mismatch_logit_gap,
                                      .semantic = &r->semantic,
                                      .semantic_min_pass = r->contract->semantic_min_pass};
-    const int64_t began = clock_now_ns();
-    r->gates_ran = gates_run(r->client, &gates, &r->gates, err);
-    r->correctness_seconds = clock_seconds(began);
-    return r->gates_ran;
+    plan->sandbox = &r->sandbox;
+    plan->gates = &gates;
+    const bool ok = leg_run(plan, &r->arena, &r->leg, err);
+    if (r->leg.started)
+        leg_seal_identity(&r->leg.identity, &r->score);
+    if (r->leg.peak_bytes > 0) {
+        score_set_number(&r->score, "peak_ram_gb", (double)r->leg.peak_bytes * 1e-9);
+        score_set_number(&r->score, "process_resident_memory_gb",
+                         (double)r->leg.resident_bytes * 1e-9);
+    }
+    return ok;
 }
 
 /* Filling in the document. */
@@ -283,35 +243,6 @@ static void seal_contract(struct run *r)
         score_set_number(d, "prefill_speedup_floor", c->prefill_speedup_floor);
     if (c->has_decode_floor)
         score_set_number(d, "decode_speedup_floor", c->decode_speedup_floor);
-}
-
-static void seal_speculation(struct run *r)
-{
-    struct score_document *d = &r->score;
-    const struct measure_result *m = &r->timing;
-    const bool echoed = m->effective_spec.present;
-    score_set_text(d, "effective_spec_mode", echoed ? m->effective_spec.mode : "serial");
-    score_set_int(d, "effective_spec_depth", m->speculated ? m->effective_spec.mtp_depth.value : 0);
-    if (!m->speculated)
-        return; /* a serial leg seals none of the counters */
-    json_t *lengths = json_array();
-    for (size_t i = 0; i < m->acceptance_lengths.count; i++)
-        json_array_append_new(lengths, json_integer(m->acceptance_lengths.items[i]));
-    score_set_json(d, "acceptance_lengths", lengths);
-    score_set_int(d, "spec_rounds", (int64_t)m->rounds);
-    score_set_int(d, "spec_drafted_total", (int64_t)m->drafted);
-    score_set_int(d, "spec_accepted_total", (int64_t)m->accepted);
-    if (m->drafted > 0)
-        score_set_number(d, "spec_acceptance_rate", (double)m->accepted / (double)m->drafted);
-    if (m->verification_mode != NULL)
-        seal_engine_text(d, "spec_verification_mode", m->verification_mode);
-    if (m->disagreements.present)
-        score_set_int(d, "spec_verify_replay_disagreements", (int64_t)m->disagreements.value);
-    if (m->rectangular_rounds.present)
-        score_set_int(d, "spec_rectangular_verification_rounds",
-                      (int64_t)m->rectangular_rounds.value);
-    if (m->serial_rounds.present)
-        score_set_int(d, "spec_serial_verification_rounds", (int64_t)m->serial_rounds.value);
 }
 
 static void seal_experts(struct score_document *d, const struct wire_expert_stats *s,
@@ -335,7 +266,7 @@ static void seal_experts(struct score_document *d, const struct wire_expert_stat
 static void seal_timing(struct run *r)
 {
     struct score_document *d = &r->score;
-    const struct measure_result *m = &r->timing;
+    const struct measure_result *m = &r->leg.timing;
     if (m->prefill_seconds_per_token > 0) {
         score_set_number(d, "prefill_seconds_per_token", m->prefill_seconds_per_token);
         score_set_number(d, "candidate_leg_prefill_seconds_per_token",
@@ -351,34 +282,35 @@ static void seal_timing(struct run *r)
                      m->decode_seconds_per_token);
     score_set_number(d, "candidate_leg_seed_prefill_window_seconds_per_token",
                      m->seed_window_seconds_per_token);
-    seal_speculation(r);
+    leg_seal_speculation(m, d);
     seal_experts(d, &m->expert_stats, m->decode_tokens);
 }
 
 static void seal_gates(struct run *r)
 {
     struct score_document *d = &r->score;
-    const struct gates_result *g = &r->gates;
-    score_set_bool(d, "passed_correctness", r->gates_ran && g->passed);
-    score_set_number(d, "correctness_seconds", r->correctness_seconds);
+    const struct gates_result *g = &r->leg.gates;
+    score_set_bool(d, "passed_correctness", r->leg.gates_ran && g->passed);
+    score_set_number(d, "correctness_seconds", r->leg.correctness_seconds);
     gates_seal(g, d);
-    if (r->timing.mismatch.present) {
-        score_set_text(d, "first_failing_case", r->timing.mismatch.label);
-        score_set_int(d, "first_failing_step", r->timing.mismatch.step);
-        score_set_int(d, "expected_token", r->timing.mismatch.expected);
-        score_set_int(d, "actual_token", r->timing.mismatch.actual);
+    if (r->leg.timing.mismatch.present) {
+        score_set_text(d, "first_failing_case", r->leg.timing.mismatch.label);
+        score_set_int(d, "first_failing_step", r->leg.timing.mismatch.step);
+        score_set_int(d, "expected_token", r->leg.timing.mismatch.expected);
+        score_set_int(d, "actual_token", r->leg.timing.mismatch.actual);
     }
 }
 
 static void seal_phases(struct run *r, bool started)
 {
-    const char *timing = !started ? "not_run" : r->timing.timed ? "passed" : "failed";
-    const char *correctness = !r->timing.timed                  ? "not_run"
-                              : r->gates_ran && r->gates.passed ? "passed"
-                                                                : "failed";
+    const char *timing = !started ? "not_run" : r->leg.timing.timed ? "passed" : "failed";
+    const char *correctness = !r->leg.timing.timed                      ? "not_run"
+                              : r->leg.gates_ran && r->leg.gates.passed ? "passed"
+                                                                        : "failed";
     json_t *phases = json_object();
     json_object_set_new(phases, "correctness", json_string(correctness));
-    json_object_set_new(phases, "correctness_checked_steps", json_integer(r->gates.checked_steps));
+    json_object_set_new(phases, "correctness_checked_steps",
+                        json_integer(r->leg.gates.checked_steps));
     json_object_set_new(phases, "timing", json_string(timing));
     score_set_json(&r->score, "local_phases", phases);
 }
@@ -411,9 +343,9 @@ static void seal_stored_score(struct run *r)
     struct score_document *d = &r->score;
     const struct contract *c = r->contract;
     const double prefill =
-        score_speedup(c->official_baseline_prefill, r->timing.prefill_seconds_per_token);
+        score_speedup(c->official_baseline_prefill, r->leg.timing.prefill_seconds_per_token);
     const double decode =
-        score_speedup(c->official_baseline_decode, r->timing.decode_seconds_per_token);
+        score_speedup(c->official_baseline_decode, r->leg.timing.decode_seconds_per_token);
     const bool prefill_ok = score_clears_floor(prefill, c->prefill_speedup_floor);
     const bool decode_ok = score_clears_floor(decode, c->decode_speedup_floor);
     const double score =
@@ -426,7 +358,7 @@ static void seal_stored_score(struct run *r)
     score_set_bool(d, "passed_prefill_speedup_floor", prefill_ok);
     score_set_bool(d, "passed_decode_speedup_floor", decode_ok);
     char text[256];
-    find_disbelieved(c, &r->timing, text, sizeof text);
+    find_disbelieved(c, &r->leg.timing, text, sizeof text);
     if (!isfinite(score)) {
         score_fail(d, "score", "computed score was not finite");
     } else if (!prefill_ok || !decode_ok) {
@@ -450,10 +382,10 @@ static void seal_verdict(struct run *r, bool ran, const struct error *why)
         seal_scrub(why->message, &text);
         score_fail(d, why->name, text.data != NULL ? text.data : "");
         buffer_free(&text);
-    } else if (!r->gates.passed) {
+    } else if (!r->leg.gates.passed) {
         struct buffer text = {0};
-        gates_failure_text(&r->gates, &text);
-        score_fail(d, r->gates.error, text.data);
+        gates_failure_text(&r->leg.gates, &text);
+        score_fail(d, r->leg.gates.error, text.data);
         buffer_free(&text);
     } else {
         d->passed = true;
@@ -489,8 +421,7 @@ static bool seal(struct run *r, struct error *err)
     return seal_write(&r->score, &in, err);
 }
 
-static enum iterate_exit run_and_seal(struct run *r, struct client_options *options,
-                                      struct measure_plan *plan, struct error *err)
+static enum iterate_exit run_and_seal(struct run *r, struct leg_plan *plan, struct error *err)
 {
     struct error why = {0};
     const bool ready = preflight(r, plan, &why);
@@ -499,15 +430,7 @@ static enum iterate_exit run_and_seal(struct run *r, struct client_options *opti
         error_set(err, "Interrupted", "interrupted before the engine was started");
         return ITERATE_INTERRUPTED;
     }
-    bool ran = ready && drive(r, plan, options, &why);
-    if (r->client != NULL) {
-        client_end(r->client);
-        /* The kernel's high-water mark lags behind its own current figure by some pages. */
-        const uint64_t now = r->timing.resident_bytes, most = client_peak_rss(r->client);
-        score_set_number(&r->score, "peak_ram_gb", (double)(now > most ? now : most) * 1e-9);
-        score_set_number(&r->score, "process_resident_memory_gb",
-                         (double)(now > 0 ? now : most) * 1e-9);
-    }
+    bool ran = ready && drive(r, plan, &why);
     if (strcmp(why.name, "Interrupted") == 0) {
         *err = why;
         return ITERATE_INTERRUPTED;
@@ -518,7 +441,7 @@ static enum iterate_exit run_and_seal(struct run *r, struct client_options *opti
     seal_contract(r);
     seal_timing(r);
     seal_gates(r);
-    seal_phases(r, r->client != NULL);
+    seal_phases(r, r->leg.started);
     seal_verdict(r, ran, &why);
     score_set_number(&r->score, "preflight_seconds", r->preflight_seconds);
     score_set_number(&r->score, "benchmark_wall_seconds", clock_seconds(r->started_ns));
@@ -526,7 +449,7 @@ static enum iterate_exit run_and_seal(struct run *r, struct client_options *opti
     if (!seal(r, err))
         return ITERATE_NOT_PASSED;
     if (!r->o->quiet)
-        report_run(&r->score, &r->gates, r->gates_ran, &r->timing, r->o->score_path);
+        report_run(&r->score, &r->leg.gates, r->leg.gates_ran, &r->leg.timing, r->o->score_path);
     if (passed)
         return ITERATE_PASSED;
     if (!ran)
@@ -541,32 +464,31 @@ enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err
 {
     struct run r = {.o = o, .started_ns = clock_now_ns()};
     const char *track;
-    struct client_options options = {.engine = o->engine,
-                                     .weights = o->weights,
-                                     .drafter = o->drafter,
-                                     .resources = o->resources,
-                                     .speculative_v1_1 = true,
-                                     .echo_stderr = !o->quiet};
-    struct measure_plan plan = {.quiet = o->quiet};
+    struct client_options checked = {0}; /* what the environment says wrongly is misuse */
+    double ceiling;
+    struct leg_plan plan = {.engine = o->engine,
+                            .weights = o->weights,
+                            .drafter = o->drafter,
+                            .resources = o->resources,
+                            .silent = o->quiet};
     enum iterate_exit result = ITERATE_REFUSED;
     score_document_init(&r.score, modes[o->mode].runtime);
     if (contract_track_from_environment(&track, err) &&
         contract_load(o->contract, track, &r.contract, err) && check_contract(&r, err) &&
-        resolve_spec(&r, err) && client_deadlines_from_environment(&options, err) &&
-        client_ceiling_from_environment(&plan.run_ceiling_seconds, err) &&
+        resolve_spec(&r, err) && client_deadlines_from_environment(&checked, err) &&
+        client_ceiling_from_environment(&ceiling, err) &&
         semantic_judge_from_environment(&r.semantic, err) &&
         seal_check(o->score_path, o->mode == ITERATE_LOCAL_ITERATE, err)) {
         const struct contract *c = r.contract;
         r.decode_steps = o->mode == ITERATE_LOCAL_SUBMIT ? c->local_submit_benchmark_decode_steps
                                                          : c->benchmark_decode_steps;
-        options.yarn_magnitude = c->yarn_magnitude;
+        plan.yarn_magnitude = c->yarn_magnitude;
         plan.spec = r.spec.present ? &r.spec : NULL;
         /* A first pass pays for cold pages; local modes always make one. */
         plan.warmup_runs =
             c->official_prefill_warmup_runs > 0 ? c->official_prefill_warmup_runs : 1;
-        result = run_and_seal(&r, &options, &plan, err);
+        result = run_and_seal(&r, &plan, err);
     }
-    client_free(r.client);
     score_document_free(&r.score);
     golden_free(r.golden);
     contract_free(r.contract);

@@ -85,6 +85,37 @@ const char *const *launch_environment(struct arena *a, char *const *parent,
     return env;
 }
 
+/* Whether one of the texts sets the name that this one sets. */
+static bool sets_again(const char *const *more, const char *text)
+{
+    const size_t length = strcspn(text, "=");
+    for (size_t i = 0; more[i] != NULL; i++)
+        if (strncmp(more[i], text, length) == 0 && more[i][length] == '=')
+            return true;
+    return false;
+}
+
+const char *const *launch_environment_add(struct arena *a, const char *const *base,
+                                          const char *const *more)
+{
+    if (more == NULL)
+        return base;
+    size_t count = 0, added = 0;
+    while (base[count] != NULL)
+        count++;
+    while (more[added] != NULL)
+        added++;
+    const char **env = arena_array(a, count + added + 1, sizeof *env);
+    size_t n = 0;
+    for (size_t i = 0; i < count; i++)
+        if (!sets_again(more, base[i]))
+            env[n++] = base[i];
+    for (size_t i = 0; i < added; i++)
+        if (!sets_again(more + i + 1, more[i])) /* the last of several is meant */
+            env[n++] = more[i];
+    return env;
+}
+
 bool launch_resource_valid(const char *argument, size_t *name_length)
 {
     size_t n = 0;

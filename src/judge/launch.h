@@ -26,6 +26,10 @@ const char *const *launch_argv(struct arena *a, const struct launch_options *o);
  * (replacing an inherited one). NULL-terminated, in the arena. */
 const char *const *launch_environment(struct arena *a, char *const *parent,
                                       const char *yarn_magnitude);
+/* An environment with more on top: NAME=VALUE texts (NULL-terminated; NULL: none), which replace
+ * what the base says of the same names. In the arena; the texts are the caller's. */
+const char *const *launch_environment_add(struct arena *a, const char *const *base,
+                                          const char *const *more);
 /* True when a variable of this name may pass to a worker. */
 bool launch_environment_allows(const char *name, size_t length);
 

@@ -27,11 +27,23 @@ struct measure_oracle {
 bool measure_find_oracle(const struct golden *g, int64_t steps, struct measure_oracle *out,
                          struct error *err);
 
+/* Told around each timed phase, "prefill" and "decode", while the engine waits: what must hold of
+ * the machine, and what is read of it meanwhile. Either may refuse. */
+struct measure_watch {
+    bool (*before)(void *context, const char *phase, struct error *err);
+    bool (*after)(void *context, const char *phase, struct error *err);
+    void *context;
+};
+
 struct measure_plan {
     struct measure_oracle oracle;
     int64_t warmup_runs;          /* extra prefills before the timed one */
     const struct wire_spec *spec; /* sent on decode windows; NULL: none */
     double run_ceiling_seconds;   /* per token */
+    /* Other tokens in the decode window than the golden's are kept and do not end the run
+     * (contract-and-scoring.md section 5); those of the prefill do. */
+    bool tolerant;
+    const struct measure_watch *watch; /* NULL: nobody */
     bool quiet;
 };
 
@@ -49,6 +61,12 @@ struct measure_result {
     double decode_window_seconds, decode_seconds_per_token;
     int64_t decode_tokens;
     struct token_mismatch mismatch;
+    /* What the engine said in a window that was wholly measured: its seed token and decode_tokens
+     * of them, in the arena; and where they are not the golden's (first_different -1: nowhere; the
+     * seed's token is not counted here). */
+    int64_t said_seed_token;
+    const int64_t *said_tokens;
+    int64_t different, first_different;
 
     bool speculated;
     struct wire_spec
