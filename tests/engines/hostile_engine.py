@@ -53,15 +53,16 @@ def long_line(reply):
 
 def leave_daemon(reply):
     """A process in a session of its own that keeps every pipe open."""
-    with open(where["--resource"][len("script="):] + ".daemon", "w") as told:
+    told, tell = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
         if os.fork() == 0:
-            os.setsid()
-            if os.fork() == 0:
-                told.write(str(os.getpid()))
-                told.flush()
-                time.sleep(600)
-            os._exit(0)
+            os.write(tell, str(os.getpid()).encode())
+            time.sleep(600)
+        os._exit(0)
     os.wait()
+    with open(where["--resource"][len("script="):] + ".daemon", "wb") as file:
+        file.write(os.read(told, 32))
     return (text(reply) + "\n").encode()
 
 
