@@ -54,6 +54,13 @@ struct contract_fidelity {
     int64_t decode_tokens;
 };
 
+/* How many pairs a ranked run measures, and how sure it is to be (docs/statistics.md). */
+struct contract_statistics {
+    int64_t null_pairs, max_pairs; /* the least is official_pairs */
+    double half_width;             /* of the log ratio's interval; 0: no pairs are added */
+    double confidence;
+};
+
 struct contract {
     struct arena arena;
     const char *path;
@@ -125,6 +132,9 @@ struct contract {
     bool has_fidelity;
     struct contract_fidelity fidelity;
 
+    bool has_statistics;
+    struct contract_statistics statistics;
+
     /* What the weights may be stored as, beside the checkpoint's own format: q, k, v, o and g of
      * attention as affine INT8 in groups of 32. Not declared: nothing. */
     bool has_quantization_envelope, attention_int8_group32;
@@ -177,6 +187,10 @@ bool contract_require_fidelity(const struct contract *c, struct error *err);
 struct fidelity_limits;
 bool contract_fidelity_limits(const struct contract *c, struct fidelity_limits *out,
                               struct error *err);
+
+/* The rule of the pairs: what is declared, else official_pairs of them and one null pair at 95%. */
+struct paired_rule;
+void contract_paired_rule(const struct contract *c, struct paired_rule *out);
 
 /* A golden that the pool pins by its digest has the length that the pool declares for it, where it
  * declares one. Error GOLDEN-PIN-MISMATCH. A golden that is not in the pool is no matter of this.

@@ -49,6 +49,7 @@ static const char *const read_keys[] = {
     "block_decode",
     "fidelity",
     "quantization_envelope",
+    "statistics",
 };
 
 /* Known, and meant for other readers: the last row of section 1's table, what the published DFlash
@@ -105,6 +106,8 @@ static const char *const condition_keys[] = {
     "measured_with",        "largest_honest_mean", "nearest_cheat_mean"};
 
 static const char *const envelope_keys[] = {"attention_int8_group32"};
+static const char *const statistics_keys[] = {"null_pairs", "max_pairs", "half_width",
+                                              "confidence"};
 
 static const struct {
     const char *const *keys;
@@ -118,6 +121,7 @@ static const struct {
     [CONTRACT_FIDELITY] = {fidelity_keys, COUNT_OF(fidelity_keys)},
     [CONTRACT_CONDITIONS] = {condition_keys, COUNT_OF(condition_keys)},
     [CONTRACT_ENVELOPE] = {envelope_keys, COUNT_OF(envelope_keys)},
+    [CONTRACT_STATISTICS] = {statistics_keys, COUNT_OF(statistics_keys)},
 };
 
 enum { KEY_LENGTH_MAX = 64 }; /* of keys that are compared; the longest known has 43 */

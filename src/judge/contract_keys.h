@@ -7,7 +7,8 @@
 #include <stddef.h>
 
 /* The object that a key stands in: the whole, a timed_prompt_pool entry, hidden_correctness_golden,
- * block_decode and its calibration, fidelity and its conditions, quantization_envelope. */
+ * block_decode and its calibration, fidelity and its conditions, quantization_envelope, statistics.
+ */
 enum contract_place {
     CONTRACT_TOP,
     CONTRACT_POOL_ENTRY,
@@ -16,7 +17,8 @@ enum contract_place {
     CONTRACT_CALIBRATION,
     CONTRACT_FIDELITY,
     CONTRACT_CONDITIONS,
-    CONTRACT_ENVELOPE
+    CONTRACT_ENVELOPE,
+    CONTRACT_STATISTICS
 };
 
 /* Read by the judge, meant for other readers, or a remark ("..._note"). */

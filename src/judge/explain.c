@@ -5,6 +5,7 @@
 #include "judge/client.h"
 #include "judge/contract_keys.h"
 #include "judge/explain_page.h"
+#include "judge/explain_statistics.h"
 #include "judge/fidelity.h"
 #include "judge/gates.h"
 #include "judge/measure.h"
@@ -441,6 +442,7 @@ static void explain_pairs(const struct page *p, const struct contract *c)
               "leg. It may be given several goldens, in a number that divides the pairs: "
               "`OFFICIAL-PAIRS-NOT-A-MULTIPLE-OF-GOLDENS`.",
               c->official_pairs, c->official_pairs == 1 ? "" : "s");
+    explain_statistics(p, c);
     if (c->combine_mean)
         page_item(p, "The score is the mean of the pairs' composites; every pair must clear the "
                      "floors.");

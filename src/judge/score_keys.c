@@ -126,6 +126,7 @@ static const struct score_key optional_keys[] = {
     {"official_pair_combine", SCORE_TEXT, false},
     {"paired_legs", SCORE_ARRAY, false},
     {"gates", SCORE_ARRAY, false},
+    {"statistics", SCORE_OBJECT, false},
     /* token tolerance */
     {"timed_token_tolerance_per_thousand", SCORE_INT, false},
     {"timed_token_near_tie_relative_gap", SCORE_REAL, false},
@@ -219,6 +220,36 @@ static const struct score_key prompt_keys[] = {
     {"spec_drafted_total", SCORE_INT, false},
     {"spec_accepted_total", SCORE_INT, false},
     {"head_provenance_sha256", SCORE_TEXT, false},
+};
+
+/* metrics.statistics and its parts (docs/statistics.md); null: not known from so few pairs. */
+static const struct score_key statistics_keys[] = {
+    {"method", SCORE_TEXT, false},
+    {"quoted", SCORE_TEXT, false},
+    {"confidence", SCORE_REAL, false},
+    {"computed_confidence", SCORE_REAL, false},
+    {"pairs", SCORE_INT, false},
+    {"axis", SCORE_TEXT, false},
+    {"ratio", SCORE_REAL, false},
+    {"mean_log_ratio", SCORE_REAL, false},
+    {"sd", SCORE_REAL, NULLABLE},
+    {"interval", SCORE_ARRAY, NULLABLE},
+    {"bootstrap_interval", SCORE_ARRAY, NULLABLE},
+    {"smallest_effect", SCORE_REAL, NULLABLE},
+    {"null", SCORE_OBJECT, NULLABLE},
+    {"sequential", SCORE_OBJECT, false},
+};
+static const struct score_key statistics_null_keys[] = {
+    {"pairs", SCORE_INT, false},
+    {"ratio", SCORE_REAL, false},
+    {"interval", SCORE_ARRAY, NULLABLE},
+    {"contains_one", SCORE_BOOL, NULLABLE},
+};
+static const struct score_key sequential_keys[] = {
+    {"min_pairs", SCORE_INT, false},
+    {"max_pairs", SCORE_INT, false},
+    {"half_width", SCORE_REAL, false},
+    {"stopped", SCORE_TEXT, false},
 };
 
 const struct score_key *score_keys_required(size_t *count)
@@ -322,6 +353,44 @@ static bool check_words(const json_t *record, const char *path, const char *cons
     return true;
 }
 
+/* null, or two numbers in their order. */
+static bool check_interval(const json_t *record, const char *path, const char *key,
+                           struct error *err)
+{
+    const json_t *pair = json_object_get(record, key);
+    const json_t *low = json_array_get(pair, 0), *high = json_array_get(pair, 1);
+    if (json_is_null(pair) ||
+        (json_array_size(pair) == 2 && json_is_number(low) && json_is_number(high) &&
+         json_number_value(low) <= json_number_value(high)))
+        return true;
+    return bad(err, path, key, "must be two numbers, the lower one first");
+}
+
+static bool check_statistics(const json_t *metrics, struct error *err)
+{
+    static const char *const words[] = {"paired log ratio", "paired-t", "bootstrap",
+                                        "composite",        "decode",   NULL};
+    static const char *const ends[] = {"narrow-enough", "bound-reached", "fixed", NULL};
+    static const char path[] = "metrics.statistics", null_path[] = "metrics.statistics.null",
+                      rule_path[] = "metrics.statistics.sequential";
+    const json_t *s = json_object_get(metrics, "statistics");
+    if (!s)
+        return true;
+    const json_t *null_pairs = json_object_get(s, "null"), *rule = json_object_get(s, "sequential");
+    if (!check_record(statistics_keys, COUNT_OF(statistics_keys), COUNT_OF(statistics_keys), s,
+                      path, err) ||
+        !check_words(s, path, words, err) || !check_interval(s, path, "interval", err) ||
+        !check_interval(s, path, "bootstrap_interval", err) ||
+        !check_record(sequential_keys, COUNT_OF(sequential_keys), COUNT_OF(sequential_keys), rule,
+                      rule_path, err) ||
+        !check_words(rule, rule_path, ends, err))
+        return false;
+    return json_is_null(null_pairs) ||
+           (check_record(statistics_null_keys, COUNT_OF(statistics_null_keys),
+                         COUNT_OF(statistics_null_keys), null_pairs, null_path, err) &&
+            check_interval(null_pairs, null_path, "interval", err));
+}
+
 static bool check_nested(const json_t *metrics, struct error *err)
 {
     static const char *const phases[] = {"not_run", "passed", "failed", NULL};
@@ -345,7 +414,8 @@ static bool check_nested(const json_t *metrics, struct error *err)
     for (size_t i = 0; i < json_array_size(gates); i++)
         if (!json_is_object(json_array_get(gates, i)))
             return bad(err, "metrics.gates", "", "must hold objects");
-    return check_records(pair_keys, COUNT_OF(pair_keys), PAIR_REQUIRED,
+    return check_statistics(metrics, err) &&
+           check_records(pair_keys, COUNT_OF(pair_keys), PAIR_REQUIRED,
                          json_object_get(metrics, "paired_legs"), "metrics.paired_legs", err) &&
            check_records(prompt_keys, COUNT_OF(prompt_keys), PROMPT_REQUIRED,
                          json_object_get(metrics, "per_prompt"), "metrics.per_prompt", err);
