@@ -35,6 +35,12 @@ static int random_below(uint64_t *state, int n)
     return (int)(next_random(state) % (uint64_t)n);
 }
 
+/* Under an emulator or sanitizers: fewer cases of each test, over the same ranges. */
+static bool is_quick(void)
+{
+    return getenv("MLXFAST_TEST_QUICK") != NULL;
+}
+
 /* ---- a random drafter for a target of any sizes ---- */
 
 static void put_tensor(struct buffer *header, struct buffer *data, const struct tensor_spec *t,
@@ -231,7 +237,7 @@ static void random_models_are_lossless(void **state)
                    {"tests/vectors/laguna/long-chunks", 40, 300},
                    {"tests/vectors/laguna/long-window", 300, 64}};
     static const char *const cpus[] = {"portable", "avx2", "avx512", "neon"};
-    const bool quick = getenv("MLXFAST_TEST_QUICK") != NULL;
+    const bool quick = is_quick();
     int runs = 0;
     size_t rejected = 0, accepted = 0;
     for (size_t f = 0; f < sizeof targets / sizeof *targets; f++)
@@ -309,7 +315,7 @@ static void the_trained_drafter_is_lossless(void **state)
                                   NANO_DRAFTER_WINDOW + 1,
                                   255,
                                   600};
-    const bool quick = getenv("MLXFAST_TEST_QUICK") != NULL;
+    const bool quick = is_quick();
     struct pair p;
     uint64_t seed = 77;
     bool seen[17] = {0}; /* accepted counts */
@@ -347,16 +353,20 @@ struct fixture {
     struct taken free_run;
 };
 
-/* A repetitive continuation, in which blocks are accepted whole. */
+/* A repetitive continuation, in which blocks are accepted whole. Models and sessions are each
+ * test's own; the tokens are the same every time and made once. */
 static int set_up(void **state)
 {
+    static struct taken free_run;
     struct fixture *f = calloc(1, sizeof *f);
     uint64_t seed = 3;
     assert_true(pair_open(&f->p, nano, nano_drafter, 256, 64, NULL, 1, 0));
     random_prompt(&seed, NANO_VOCAB, f->prompt, 64);
     const struct serial_request r = {.count = 120};
     const struct speculate_plan plan = {.block = 8};
-    f->free_run = same_as_serial(&f->p, f->prompt, 64, &r, &plan, NULL, "free run");
+    if (free_run.count == 0)
+        free_run = same_as_serial(&f->p, f->prompt, 64, &r, &plan, NULL, "free run");
+    f->free_run = free_run;
     *state = f;
     return 0;
 }
@@ -374,7 +384,7 @@ static void a_sp1_stop_inside_a_block(void **state)
 {
     struct fixture *f = *state;
     int inside = 0;
-    for (size_t at = 0; at < 40; at += 5) {
+    for (size_t at = 0; at < 40; at += is_quick() ? 15 : 5) {
         const int32_t stop = f->free_run.tokens[at];
         size_t first = 0;
         while (f->free_run.tokens[first] != stop)
@@ -399,7 +409,7 @@ static void a_sp1_stop_inside_a_block(void **state)
 static void a_sp2_exact_counts(void **state)
 {
     struct fixture *f = *state;
-    for (size_t count = 0; count <= 12; count++)
+    for (size_t count = 0; count <= 12; count += is_quick() ? 4 : 1)
         for (int block = 4; block <= 16; block += 6) {
             const struct serial_request r = {.count = count};
             const struct speculate_plan plan = {.block = block};
@@ -479,7 +489,7 @@ static void ended_runs_leave_the_session_usable(void **state)
     struct fixture *f = *state;
     struct error err;
     /* The caller ends it inside a block, at every token. */
-    for (size_t most = 1; most < 20; most += 3) {
+    for (size_t most = 1; most < 20; most += is_quick() ? 9 : 3) {
         struct taken limit = {.most = most};
         const struct serial_request r = {.count = 100, .on_token = take, .context = &limit};
         const struct speculate_plan plan = {.block = 16};
@@ -655,7 +665,7 @@ static void acceptance_is_the_trainers(void **state)
 {
     (void)state;
     static const int blocks[] = {2, 4, 16};
-    const bool quick = getenv("MLXFAST_TEST_QUICK") != NULL;
+    const bool quick = is_quick();
     struct error err;
     struct pair p;
     json_t *all = json_read_file("tests/vectors/dflash/nano_acceptance.json", 1 << 24, 16, &err);
@@ -668,7 +678,7 @@ static void acceptance_is_the_trainers(void **state)
         int64_t want = 0, same = 0;
         char key[8];
         snprintf(key, sizeof key, "%d", blocks[k]);
-        for (size_t i = 0; i < json_array_size(cases); i++) {
+        for (size_t i = 0; i < json_array_size(cases); i += quick ? 4 : 1) {
             const json_t *c = json_array_get(cases, i), *list = json_object_get(c, "prompt");
             int64_t prompt[128];
             const size_t length = json_array_size(list);
