@@ -1,0 +1,101 @@
+#include "judge/ranked/pairs.h"
+
+#include "base/buffer.h"
+
+#include <string.h>
+
+const char *ranked_role_name(enum ranked_role role)
+{
+    static const char *const names[] = {[RANKED_CONTROL] = "control",
+                                        [RANKED_CANDIDATE] = "candidate",
+                                        [RANKED_NULL_A] = "null-a",
+                                        [RANKED_NULL_B] = "null-b"};
+    return names[role];
+}
+
+struct loop {
+    const char *const *prompt_sha256;
+    size_t goldens;
+    ranked_measure *measure;
+    void *context;
+    size_t done, planned; /* legs */
+};
+
+/* Both legs of one pair; the second role follows the first. */
+static bool run_pair(struct loop *l, bool null_pair, size_t index, struct ranked_pair *out,
+                     struct error *err)
+{
+    struct ranked_slot slot = {.role = null_pair ? RANKED_NULL_A : RANKED_CONTROL,
+                               .pair = (int)index + 1,
+                               .golden = index % l->goldens,
+                               .done = l->done++,
+                               .planned = l->planned};
+    *out = (struct ranked_pair){.number = slot.pair, .golden = slot.golden};
+    text_copy(out->prompt_sha256, sizeof out->prompt_sha256, l->prompt_sha256[slot.golden]);
+    if (!l->measure(l->context, &slot, &out->control, err))
+        return false;
+    slot.role = null_pair ? RANKED_NULL_B : RANKED_CANDIDATE;
+    slot.done = l->done++;
+    return l->measure(l->context, &slot, &out->candidate, err);
+}
+
+/* The estimate of pairs: the composite is a ratio already, control against candidate. */
+static bool estimate(const struct contract *c, const struct paired_rule *rule,
+                     const struct ranked_pair *pairs, size_t count, struct arena *a,
+                     struct paired_estimate *out, double **composites, double **ones)
+{
+    *composites = arena_array(a, count, sizeof(double));
+    *ones = arena_array(a, count, sizeof(double));
+    combine_composites(c, pairs, count, *composites);
+    for (size_t i = 0; i < count; i++)
+        (*ones)[i] = 1;
+    return paired_estimate(*composites, *ones, count, paired_rule_confidence(rule),
+                           PAIRED_BOOTSTRAP_SEED, out);
+}
+
+static enum paired_next look(const struct contract *c, const struct paired_rule *rule,
+                             struct arena *a, struct ranked_runs *out)
+{
+    double *composites, *ones;
+    out->has_statistics =
+        estimate(c, rule, out->pairs, out->count, a, &out->estimate, &composites, &ones);
+    if (out->null_count > 0) {
+        double *x, *y;
+        estimate(c, rule, out->nulls, out->null_count, a, &out->null_estimate, &x, &y);
+    }
+    if (!out->has_statistics) /* a time that has no logarithm: more of them help nobody */
+        return PAIRED_BOUND_REACHED;
+    return paired_next(rule, composites, ones, out->count);
+}
+
+bool ranked_pairs_run(const struct contract *c, const struct paired_rule *rule,
+                      const char *const *prompt_sha256, size_t goldens, ranked_measure *measure,
+                      void *context, struct arena *a, struct ranked_runs *out, struct error *err)
+{
+    const size_t least = rule->min_pairs;
+    const size_t most = rule->max_pairs > least ? rule->max_pairs : least;
+    struct loop l = {prompt_sha256, goldens, measure, context, 0, 2 * (least + rule->null_pairs)};
+    *out = (struct ranked_runs){
+        .pairs = arena_array(a, most, sizeof *out->pairs),
+        .nulls = arena_array(a, rule->null_pairs > 0 ? rule->null_pairs : 1, sizeof *out->nulls)};
+    for (size_t k = 0; k < least + rule->null_pairs; k++) {
+        const struct schedule_step s = combine_schedule(least, rule->null_pairs, k);
+        struct ranked_pair *p = s.null_pair ? &out->nulls[s.index] : &out->pairs[s.index];
+        if (!run_pair(&l, s.null_pair, s.index, p, err))
+            return false;
+        *(s.null_pair ? &out->null_count : &out->count) += 1;
+    }
+    while ((out->stopped = look(c, rule, a, out)) == PAIRED_MORE) {
+        if (out->count + goldens > most) {
+            out->stopped = PAIRED_BOUND_REACHED;
+            break;
+        }
+        l.planned += 2 * goldens;
+        for (size_t i = 0; i < goldens; i++) {
+            if (!run_pair(&l, false, out->count, &out->pairs[out->count], err))
+                return false;
+            out->count++;
+        }
+    }
+    return true;
+}
