@@ -35,6 +35,9 @@ enum iterate_exit {
     ITERATE_PASSED = 0,
     ITERATE_NOT_PASSED = 1, /* a failed score file was written where possible */
     ITERATE_REFUSED = 2,    /* usage or an unusable contract: no score file */
+    /* Ranked runs; neither is a failure of the participant. */
+    ITERATE_CALIBRATION = 6, /* the calibration or the control leg */
+    ITERATE_DECLINED = 7,    /* the machine did not allow a valid measurement */
     ITERATE_INTERRUPTED = 130
 };
 /* Writes the score, its sidecar and the integrity file; shows progress on stderr and a table on
