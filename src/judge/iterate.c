@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "judge/client.h"
-#include "judge/commit.h"
 #include "judge/contract.h"
 #include "judge/digest.h"
 #include "judge/gates.h"
@@ -12,13 +11,13 @@
 #include "judge/leg.h"
 #include "judge/measure.h"
 #include "judge/report.h"
+#include "judge/run.h"
 #include "judge/sandbox.h"
 #include "judge/score.h"
 #include "judge/seal.h"
 #include "judge/weights_format.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,40 +72,6 @@ static bool check_contract(struct run *r, struct error *err)
     return contract_require_weights(c, err) && contract_require_floors(c, err);
 }
 
-static bool mode_allowed(const struct contract *c, const char *mode)
-{
-    for (size_t i = 0; i < c->allowed_mode_count; i++)
-        if (strcmp(c->allowed_modes[i], mode) == 0)
-            return true;
-    return false;
-}
-
-static bool resolve_spec(struct run *r, struct error *err)
-{
-    const struct iterate_options *o = r->o;
-    if (o->candidate_spec != NULL) {
-        if (!wire_spec_decode(&r->arena, o->candidate_spec, strlen(o->candidate_spec), &r->spec,
-                              err)) {
-            struct error inner = *err;
-            error_set(err, "USAGE", "--candidate-spec is not a SpecConfig: %s", inner.message);
-            return error_at(err, NULL, "--candidate-spec", o->candidate_spec);
-        }
-        r->spec.present = true;
-    } else if (o->mtp_depth > 0) {
-        r->spec =
-            (struct wire_spec){.present = true,
-                               .mode = "mtp",
-                               .has_mtp = true,
-                               .mtp_depth = {.present = true, .value = (uint32_t)o->mtp_depth}};
-    }
-    if (r->spec.present && !mode_allowed(r->contract, r->spec.mode)) {
-        error_set(err, "SPEC-MODE-NOT-ALLOWED-FOR-TRACK", "track \"%s\" does not allow mode \"%s\"",
-                  r->contract->track_id, r->spec.mode);
-        return error_at(err, r->contract->path, "allowed_modes", r->spec.mode);
-    }
-    return true;
-}
-
 /* Preflight: everything that can be known before the engine starts. */
 
 static bool load_golden(struct run *r, struct error *err)
@@ -157,17 +122,7 @@ static bool preflight(struct run *r, struct leg_plan *plan, struct error *err)
 {
     const struct iterate_options *o = r->o;
     struct score_document *d = &r->score;
-    char commit[COMMIT_HEX];
-    if (!commit_find(commit)) {
-        error_set(err, "COMMIT-INVALID", "MLXFAST_COMMIT_SHA must be 40 lower-case hex digits");
-        return error_at(err, NULL, "MLXFAST_COMMIT_SHA", getenv("MLXFAST_COMMIT_SHA"));
-    }
-    score_set_text(d, "commit", commit);
-    /* Away from a checkout there is no harness to speak of; a ranked run would refuse. */
-    struct tree_digest harness;
-    if (harness_hash(".", NULL, &harness, err))
-        score_set_text(d, "harness_hash", harness.sha256);
-    else if (strcmp(err->name, "HARNESS-EMPTY") != 0)
+    if (!run_seal_source(false, d, err))
         return false;
     if (!file_is_directory(o->weights)) {
         error_set(err, "WEIGHTS-MISSING", "the weights folder is not there");
@@ -196,11 +151,8 @@ static bool preflight(struct run *r, struct leg_plan *plan, struct error *err)
         return false;
     if (!measure_find_oracle(r->golden, r->decode_steps, &plan->oracle, err))
         return false;
-    if (access(o->engine, X_OK) != 0 || file_is_directory(o->engine)) {
-        error_set(err, "ENGINE-MISSING", "the engine is no executable file");
-        return error_at(err, o->engine, NULL, NULL);
-    }
-    return path_stamp(o->engine, r->engine_stamp, err) && plan_sandbox(r, err);
+    return run_check_engine(o->engine, err) && path_stamp(o->engine, r->engine_stamp, err) &&
+           plan_sandbox(r, err);
 }
 
 static bool drive(struct run *r, struct leg_plan *plan, struct error *err)
@@ -230,39 +182,6 @@ static bool drive(struct run *r, struct leg_plan *plan, struct error *err)
 
 /* Filling in the document. */
 
-static void seal_contract(struct run *r)
-{
-    struct score_document *d = &r->score;
-    const struct contract *c = r->contract;
-    char when[32];
-    score_set_text(d, "timestamp", clock_utc_text(when, sizeof when));
-    score_set_text(d, "contract_sha256", c->sha256);
-    score_set_json(d, "contract_sources", contract_sources(c));
-    score_set_int(d, "num_layers", c->num_hidden_layers);
-    if (c->has_prefill_floor)
-        score_set_number(d, "prefill_speedup_floor", c->prefill_speedup_floor);
-    if (c->has_decode_floor)
-        score_set_number(d, "decode_speedup_floor", c->decode_speedup_floor);
-}
-
-static void seal_experts(struct score_document *d, const struct wire_expert_stats *s,
-                         int64_t tokens)
-{
-    if (!s->present)
-        return;
-    const double asked = (double)s->expert_cache_hits + (double)s->expert_cache_misses;
-    score_set_int(d, "expert_bytes_read", (int64_t)s->expert_bytes_read);
-    score_set_number(d, "expert_read_seconds", s->expert_read_seconds);
-    score_set_int(d, "expert_cache_hits", (int64_t)s->expert_cache_hits);
-    score_set_int(d, "expert_cache_misses", (int64_t)s->expert_cache_misses);
-    score_set_int(d, "expert_cache_evictions", (int64_t)s->expert_cache_evictions);
-    score_set_number(d, "expert_hit_rate", asked > 0 ? (double)s->expert_cache_hits / asked : 0);
-    score_set_int(d, "expert_peak_cached_tensors", (int64_t)s->expert_peak_cached_tensors);
-    if (s->expert_bytes_read > 0 && tokens > 0)
-        score_set_number(d, "bandwidth_gb_per_token",
-                         (double)s->expert_bytes_read / (double)tokens * 1e-9);
-}
-
 static void seal_timing(struct run *r)
 {
     struct score_document *d = &r->score;
@@ -283,7 +202,7 @@ static void seal_timing(struct run *r)
     score_set_number(d, "candidate_leg_seed_prefill_window_seconds_per_token",
                      m->seed_window_seconds_per_token);
     leg_seal_speculation(m, d);
-    seal_experts(d, &m->expert_stats, m->decode_tokens);
+    run_seal_experts(&m->expert_stats, m->decode_tokens, d);
 }
 
 static void seal_gates(struct run *r)
@@ -378,10 +297,7 @@ static void seal_verdict(struct run *r, bool ran, const struct error *why)
 {
     struct score_document *d = &r->score;
     if (!ran) {
-        struct buffer text = {0};
-        seal_scrub(why->message, &text);
-        score_fail(d, why->name, text.data != NULL ? text.data : "");
-        buffer_free(&text);
+        run_seal_failure(why, d);
     } else if (!r->leg.gates.passed) {
         struct buffer text = {0};
         gates_failure_text(&r->leg.gates, &text);
@@ -396,14 +312,6 @@ static void seal_verdict(struct run *r, bool ran, const struct error *why)
     }
 }
 
-/* This program's own file. */
-static const char *own_path(struct arena *a)
-{
-    char path[PATH_MAX];
-    const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
-    return n > 0 && (size_t)n < sizeof path ? arena_strndup(a, path, (size_t)n) : NULL;
-}
-
 static bool seal(struct run *r, struct error *err)
 {
     const struct iterate_options *o = r->o;
@@ -415,7 +323,7 @@ static bool seal(struct run *r, struct error *err)
                                    .golden_path = o->golden,
                                    .golden_sha256 = r->golden != NULL ? r->golden->sha256 : NULL,
                                    .candidate_executable = o->engine,
-                                   .benchd_executable = own_path(&r->arena),
+                                   .benchd_executable = run_own_path(&r->arena),
                                    .sandbox = r->sandbox.seal, /* NULL, "none": never planned */
                                    .local_iterate = o->mode == ITERATE_LOCAL_ITERATE};
     return seal_write(&r->score, &in, err);
@@ -438,7 +346,7 @@ static enum iterate_exit run_and_seal(struct run *r, struct leg_plan *plan, stru
     ran = ran && stamp_check_weights(r->o->weights, r->weights_stamp, &why) &&
           (r->o->drafter == NULL || stamp_check_drafter(r->o->drafter, r->drafter_stamp, &why)) &&
           stamp_check_engine(r->o->engine, r->engine_stamp, &why);
-    seal_contract(r);
+    run_seal_contract(r->contract, &r->score);
     seal_timing(r);
     seal_gates(r);
     seal_phases(r, r->leg.started);
@@ -475,7 +383,8 @@ enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err
     score_document_init(&r.score, modes[o->mode].runtime);
     if (contract_track_from_environment(&track, err) &&
         contract_load(o->contract, track, &r.contract, err) && check_contract(&r, err) &&
-        resolve_spec(&r, err) && client_deadlines_from_environment(&checked, err) &&
+        run_resolve_spec(&r.arena, r.contract, o->candidate_spec, o->mtp_depth, &r.spec, err) &&
+        client_deadlines_from_environment(&checked, err) &&
         client_ceiling_from_environment(&ceiling, err) &&
         semantic_judge_from_environment(&r.semantic, err) &&
         seal_check(o->score_path, o->mode == ITERATE_LOCAL_ITERATE, err)) {
@@ -492,10 +401,7 @@ enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err
     score_document_free(&r.score);
     golden_free(r.golden);
     contract_free(r.contract);
-    if (r.spec.dflash != NULL)
-        json_decref(r.spec.dflash);
-    if (r.spec.dspark != NULL)
-        json_decref(r.spec.dspark);
+    run_free_spec(&r.spec);
     arena_free(&r.arena);
     return result;
 }
