@@ -132,6 +132,10 @@ struct contract {
     bool has_fidelity;
     struct contract_fidelity fidelity;
 
+    /* A key of ours: the coefficient of variation that the passes of a calibration may have. */
+    bool has_calibration_cv_max;
+    double calibration_cv_max;
+
     bool has_statistics;
     struct contract_statistics statistics;
 

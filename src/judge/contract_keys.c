@@ -50,6 +50,7 @@ static const char *const read_keys[] = {
     "fidelity",
     "quantization_envelope",
     "statistics",
+    "calibration_cv_max",
 };
 
 /* Known, and meant for other readers: the last row of section 1's table, what the published DFlash

@@ -48,6 +48,8 @@ bool contract_has_group(const struct contract_reader *r, const char *const *keys
 /* The groups of block decoding (contract_blocks.c). */
 bool contract_read_block_decode(const struct contract_reader *root);
 bool contract_read_fidelity(const struct contract_reader *root);
+/* How steady a box must be to be calibrated (contract_calibration.c). */
+bool contract_read_calibration_cv(const struct contract_reader *root);
 /* Pairs and their interval (contract_statistics.c). */
 bool contract_read_statistics(const struct contract_reader *root);
 /* What the weights may be stored as (contract_envelope.c). */

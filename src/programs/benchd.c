@@ -10,6 +10,7 @@
 #include "judge/launch.h"
 #include "judge/overhead.h"
 #include "judge/probe.h"
+#include "judge/ranked/resident.h"
 #include "judge/sandbox.h"
 #include "judge/tools.h"
 
@@ -391,6 +392,8 @@ int main(int argc, char **argv)
     struct error err;
     if (argc > 1 && strcmp(argv[1], SANDBOX_EXEC) == 0)
         return sandbox_exec_main(argc - 2, argv + 2);
+    if (argc > 1 && strcmp(argv[1], RESIDENT_GUARD) == 0)
+        return resident_guard_main(argc - 2, argv + 2);
     if (argc > 1 && strcmp(argv[1], PROBE_ROLE) == 0)
         return probe_role_main(argc - 2, argv + 2);
     standard_begin("benchd");
