@@ -6,10 +6,10 @@
 #include "judge/contract_keys.h"
 #include "judge/explain_page.h"
 #include "judge/explain_statistics.h"
-#include "judge/ranked/calibration.h"
 #include "judge/fidelity.h"
 #include "judge/gates.h"
 #include "judge/measure.h"
+#include "judge/ranked/calibration.h"
 #include "judge/score.h"
 
 #include <inttypes.h>
