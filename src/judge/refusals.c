@@ -17,6 +17,7 @@
 #define ROW_SANDBOX(name, meaning) {"The sandbox", name, meaning},
 #define ROW_VIOLATION(kind, name, meaning) {"Block decoding", name, meaning},
 #define ROW_BLOCKS(name, meaning) {"Block decoding", name, meaning},
+#define ROW_SURFACE(name, meaning) {"The editable surface", name, meaning},
 #define ROW_RUN(name, meaning) {"Runs", name, meaning},
 
 static const struct refusal table[] = {
@@ -25,7 +26,7 @@ static const struct refusal table[] = {
             REFUSALS_COHORT(ROW_COHORT) REFUSALS_SEMANTIC(ROW_SEMANTIC)
                 REFUSALS_MANIFEST(ROW_MANIFEST) REFUSALS_SANDBOX(ROW_SANDBOX)
                     FIDELITY_VIOLATIONS(ROW_VIOLATION) REFUSALS_BLOCKS(ROW_BLOCKS)
-                        REFUSALS_RUN(ROW_RUN)};
+                        REFUSALS_SURFACE(ROW_SURFACE) REFUSALS_RUN(ROW_RUN)};
 
 const struct refusal *refusals_all(size_t *count)
 {

@@ -200,12 +200,31 @@
       "The pool has fewer than eight different prompts, or an entry that is not whole.")           \
     X("PROMPT-DRAW-FAILED", "No prompt could be drawn with the kernel's random numbers.")
 
+/* The editable surface (contract-and-scoring.md section 9). */
+#define REFUSALS_SURFACE(X)                                                                        \
+    X("SURFACE-MANIFEST-INVALID",                                                                  \
+      "The manifest of the editable surface breaks a rule of its form.")                           \
+    X("SURFACE-UNREADABLE",                                                                        \
+      "A file or folder of a tree that is to be compared or measured cannot be read.")             \
+    X("SURFACE-EMPTY", "The candidate's tree holds no file of the editable surface.")              \
+    X("SURFACE-FILE-TOO-LARGE", "A file of the editable surface is above the cap of a file.")      \
+    X("SURFACE-TOO-LARGE", "The files of the editable surface are together above their cap.")      \
+    X("SURFACE-GROWTH-EXCEEDED", "The editable surface grew by more than is allowed.")             \
+    X("TRUSTED-SCOPE-MISSING", "A path that no submission may touch is not in the trusted tree.")  \
+    X("TRUSTED-SCOPE-EDITABLE",                                                                    \
+      "An editable entry is, holds or lies in a path that no submission may touch.")               \
+    X("write-divergence",                                                                          \
+      "A file or link outside the editable surface was changed, added or deleted.")                \
+    X("WRITE-GATE-GIT-FAILED",                                                                     \
+      "git could not compare two commits of the candidate's tree, or list one.")
+
 /* Runs. */
 #define REFUSALS_RUN(X)                                                                            \
     X("TokenMismatch", "A token of a timed phase is not the golden's.")                            \
     X("NOT-PASSED", "The run was complete and did not pass; the score says why.")                  \
     X("WEIGHTS-MISSING", "The weights folder of a run is not there.")                              \
     X("ENGINE-MISSING", "The engine of a run is no executable file.")                              \
+    X("WEIGHTS-SHAPE-MISMATCH", "The weights are of another model than the contract pins.")        \
     X("WEIGHTS-CHANGED", "Files of the weights folder were changed between hashing and the end.")  \
     X("ENGINE-CHANGED", "The engine's file was changed during its run.")                           \
     X("DRAFTER-MISSING", "The drafter's folder of a run is not there.")                            \
@@ -236,6 +255,7 @@
     REFUSALS_EQUATION(X)                                                                           \
     REFUSALS_COHORT(X)                                                                             \
     REFUSALS_SEMANTIC(X)                                                                           \
+    REFUSALS_SURFACE(X)                                                                            \
     REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_BLOCKS(X) REFUSALS_RUN(X)
 
 struct refusal {

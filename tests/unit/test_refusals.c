@@ -23,7 +23,7 @@ static void read_whole(const char *path, struct buffer *out)
     buffer_text(out, "");
 }
 
-/* The sources of a folder in one text, the table itself left out. */
+/* The sources of a folder and its folders in one text, the table itself left out. */
 static void read_sources(const char *folder, struct buffer *out)
 {
     DIR *d = opendir(folder);
@@ -32,11 +32,13 @@ static void read_sources(const char *folder, struct buffer *out)
     while ((e = readdir(d))) {
         char path[512];
         struct buffer text = {0};
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        if (e->d_name[0] != '.' && file_is_directory(path))
+            read_sources(path, out);
         if (!text_ends(e->d_name, ".c") && !text_ends(e->d_name, ".h"))
             continue;
         if (strcmp(e->d_name, "refusals.h") == 0)
             continue;
-        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
         read_whole(path, &text);
         buffer_append(out, text.data, text.length);
         buffer_free(&text);
