@@ -1,0 +1,324 @@
+/* See quiet.h. */
+#include "judge/quiet/quiet.h"
+
+#include "base/arena.h"
+#include "judge/quiet/inside.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double FIRST_WINDOW = 2; /* seconds of rest before a ranked phase */
+static const double STEADY_AFTER = 2; /* a phase this long must show steady samples */
+static const char SWITCH[] = "MLXFAST_LOCAL_COOL_GATE";
+
+struct quiet_rules quiet_rules_default(const char *platform)
+{
+    struct quiet_rules r = {
+        .load_max = 2,
+        .gpu_use_max = 0.10,
+        .celsius_max = 60,
+        .temperature_required = true,
+        .quiescence_wait_seconds = 900,
+        .cool_wait_seconds = 900,
+        .others_cpu_max = 0.25,
+        .loaded_use = 0.95,
+        .device = QUIET_CPU,
+    };
+    if (platform && strcmp(platform, "mlx") == 0)
+        r.celsius_max = 40;
+    if (platform && strcmp(platform, "cuda") == 0)
+        r.device = QUIET_GPU;
+    return r;
+}
+
+void quiet_say(void *context, const char *text)
+{
+    const struct quiet *q = context;
+    if (!q->silent && q->system->say)
+        fprintf(q->system->say, "%s\n", text);
+}
+
+static void say_readers(struct quiet *q)
+{
+    struct buffer line = {0};
+    const char *gpu = gpu_name(&q->gpu), *clock = sampler_clock_source(q->sampler);
+    buffer_printf(&line, "quiet: temperature from %s, clock from %s, GPU from %s",
+                  q->thermometer.name[0] ? q->thermometer.name : "no reader",
+                  clock ? clock : "no reader", gpu ? gpu : "no reader");
+    quiet_say(q, line.data);
+    buffer_free(&line);
+}
+
+bool quiet_open_on(const struct quiet_system *s, const struct quiet_rules *rules, bool ranked,
+                   bool silent, struct quiet **out, struct error *err)
+{
+    const char *gate = s->variable(s->context, SWITCH);
+    const bool off = gate && strcmp(gate, "0") == 0;
+    *out = NULL;
+    if (off && ranked) {
+        error_set(err, "QUIET-GATES-DISABLED",
+                  "%s=0 turns the gates off, which a ranked run does not allow", SWITCH);
+        return error_at(err, NULL, SWITCH, gate);
+    }
+    struct quiet *q = memory_alloc(sizeof *q);
+    q->system = s;
+    q->rules = *rules;
+    q->ranked = ranked;
+    q->silent = silent;
+    q->off = off;
+    q->records = json_array();
+    gpu_open(&q->gpu, s);
+    thermometer_open(&q->thermometer, s, &q->gpu, rules->device);
+    q->sampler = sampler_open(s, &q->gpu, &q->thermometer, rules->device, rules->loaded_use);
+    q->last = work_read(s);
+    q->own.last = q->last;
+    if (ranked && rules->temperature_required && q->thermometer.kind == THERMOMETER_NONE) {
+        quiet_close(q);
+        return error_set(err, "TEMPERATURE-READER-MISSING",
+                         "no reader: no NVML, nvidia-smi, hwmon or thermal zone of the %s, and "
+                         "MLXFAST_GPU_TEMP_CMD is not set",
+                         rules->device == QUIET_GPU ? "GPU" : "processor");
+    }
+    if (ranked || rules->cool_gate)
+        say_readers(q);
+    *out = q;
+    return true;
+}
+
+bool quiet_open(const struct quiet_rules *rules, bool ranked, bool silent, struct quiet **out,
+                struct error *err)
+{
+    struct quiet_system *s = quiet_system_open();
+    if (!quiet_open_on(s, rules, ranked, silent, out, err)) {
+        quiet_system_close(s);
+        return false;
+    }
+    (*out)->owned = s;
+    return true;
+}
+
+void quiet_look(void *context, struct quiescence *out)
+{
+    struct quiet *q = context;
+    struct gpu_reading gpus;
+    const struct work now = work_read(q->system);
+    const struct share share = work_between(&q->last, &now);
+    own_load_update(&q->own, &now);
+    q->last = now;
+    *out = (struct quiescence){
+        .load = load_read(q->system),
+        .own_load = q->own.load,
+        .gpu_use = gpu_read(&q->gpu, &gpus) ? gpu_use(&gpus) : NAN,
+        .others_cpu = share.others,
+        .own_cpu = share.own,
+        .window_seconds = share.seconds,
+    };
+}
+
+bool quiet_look_celsius(void *context, double *celsius)
+{
+    return thermometer_read(&((struct quiet *)context)->thermometer, celsius);
+}
+
+static bool gate_quiescence(struct quiet *q, struct quiescence_result *out, struct error *err)
+{
+    *out = (struct quiescence_result){.state = QUIESCENCE_QUIET};
+    if (q->ranked) {
+        q->last = work_read(q->system);
+        own_load_update(&q->own, &q->last);
+        return quiescence_gate(q->system, &q->rules, FIRST_WINDOW, quiet_look, quiet_say, q, out,
+                               err);
+    }
+    /* A local run looks back instead of waiting. */
+    quiet_look(q, &out->last);
+    if (quiescence_broken(&out->last, &q->rules, false, out->why, sizeof out->why)) {
+        out->state = QUIESCENCE_NOT_QUIET;
+        if (!q->off) {
+            char line[sizeof out->why + 40];
+            snprintf(line, sizeof line, "the machine is not quiet: %s", out->why);
+            quiet_say(q, line);
+        }
+    }
+    if (q->off)
+        out->state = QUIESCENCE_OFF;
+    return true;
+}
+
+static bool gate_temperature(struct quiet *q, struct cool_result *out, struct error *err)
+{
+    *out = (struct cool_result){.celsius = NAN};
+    if (q->off || !(q->ranked || q->rules.cool_gate)) {
+        out->state = COOL_OFF;
+        if (q->thermometer.kind != THERMOMETER_COMMAND && !quiet_look_celsius(q, &out->celsius))
+            out->celsius = NAN;
+        return true;
+    }
+    if (q->thermometer.kind == THERMOMETER_NONE)
+        out->state = COOL_SKIPPED_NO_READER;
+    else if (!cool_gate(q->system, q->rules.celsius_max, q->rules.cool_wait_seconds,
+                        quiet_look_celsius, quiet_say, q, out, err))
+        return false;
+    if (out->state == COOL_SKIPPED_NO_READER)
+        quiet_say(q, "cool gate: skipped, no temperature reader gives a usable value");
+    return true;
+}
+
+static bool refuse_contention(const struct quiescence_result *r, struct error *err)
+{
+    return error_set(err, "QUIESCENCE-TIMEOUT", "declined: contention: %s, after %.0f s", r->why,
+                     r->waited_seconds);
+}
+
+static bool judge_temperature(struct quiet *q, const struct cool_result *r, struct error *err)
+{
+    char line[256];
+    if (r->state == COOL_NOT_COOL) {
+        snprintf(line, sizeof line, "%.1f C after %.0f s%s, the limit is %g C", r->celsius,
+                 r->waited_seconds, r->stalled ? " and not getting cooler" : "",
+                 q->rules.celsius_max);
+        if (q->ranked)
+            return error_set(err, "COOL-GATE-TIMEOUT", "the machine is not cool: %s", line);
+        char text[300];
+        snprintf(text, sizeof text, "cool gate: not cool: %s", line);
+        quiet_say(q, text);
+    }
+    if (r->state == COOL_SKIPPED_NO_READER && q->ranked && q->rules.temperature_required)
+        return error_set(err, "TEMPERATURE-READER-MISSING",
+                         "no reader: %s gave no usable temperature three times in a row",
+                         q->thermometer.name);
+    return true;
+}
+
+static json_t *add_record(struct quiet *q, const struct quiet_point *at,
+                          const struct quiescence_result *quiescence)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "pair", json_integer(at->pair));
+    json_object_set_new(o, "leg", json_string(at->leg));
+    json_object_set_new(o, "phase", json_string(at->phase));
+    json_object_set_new(o, "quiescence", record_quiescence(quiescence));
+    json_object_set_new(o, "temperature", json_null());
+    json_object_set_new(o, "telemetry", json_null());
+    json_array_append_new(q->records, o);
+    return o;
+}
+
+static void end_phase(struct quiet *q, struct telemetry *t, double *seconds)
+{
+    uint64_t count;
+    struct phase p = {.clock_source = sampler_clock_source(q->sampler)};
+    const struct samples *s = sampler_stop(q->sampler, &p.sampler_share);
+    const struct work now = work_read(q->system);
+    const struct share share = work_between(&q->began, &now);
+    own_load_update(&q->own, &now);
+    q->last = now;
+    q->running = false;
+    const bool counted =
+        q->counts_throttling && throttle_count_read(q->system, &count) && count > q->throttle_count;
+    p.seconds = *seconds = share.seconds;
+    p.others_cpu = share.others;
+    telemetry_summarise(s, q->rules.loaded_use, q->rules.clock_floor_mhz,
+                        counted ? THROTTLE_CPU_THERMAL : 0, t);
+    q->throttled = throttle_is_throttling(t->throttle);
+    q->contended = share.others >= q->rules.others_cpu_max;
+    json_object_set_new(q->point, "telemetry", record_telemetry(t, s, &p));
+}
+
+bool quiet_before(struct quiet *q, const struct quiet_point *at, struct error *err)
+{
+    struct quiescence_result quiescence;
+    struct cool_result cool;
+    struct error ignored;
+    if (q->running)
+        quiet_after(q, &ignored);
+    q->throttled = q->contended = false;
+    if (!gate_quiescence(q, &quiescence, err))
+        return false;
+    q->point = add_record(q, at, &quiescence);
+    if (q->ranked && quiescence.state == QUIESCENCE_NOT_QUIET)
+        return refuse_contention(&quiescence, err);
+    if (!gate_temperature(q, &cool, err))
+        return false;
+    json_object_set_new(q->point, "temperature",
+                        record_temperature(&cool, q->rules.celsius_max, q->thermometer.name));
+    if (!judge_temperature(q, &cool, err))
+        return false;
+    q->counts_throttling = throttle_count_read(q->system, &q->throttle_count);
+    q->began = work_read(q->system);
+    own_load_update(&q->own, &q->began);
+    q->last = q->began;
+    q->running = true;
+    sampler_start(q->sampler);
+    return true;
+}
+
+static bool refuse_throttled(const struct telemetry *t, struct error *err)
+{
+    json_t *names = throttle_names(t->throttle);
+    struct buffer list = {0};
+    for (size_t i = 0; i < json_array_size(names); i++)
+        buffer_printf(&list, "%s%s", i ? ", " : "", json_string_value(json_array_get(names, i)));
+    error_set(err, "TELEMETRY-THROTTLED",
+              "the machine was slowed down during the phase: %s; lowest steady clock %.0f MHz",
+              list.data, t->clock_steady_min);
+    buffer_free(&list);
+    json_decref(names);
+    return false;
+}
+
+bool quiet_after(struct quiet *q, struct error *err)
+{
+    struct telemetry t;
+    double seconds;
+    if (!q->running)
+        return true;
+    end_phase(q, &t, &seconds);
+    struct error found = {0};
+    bool ok = true;
+    if (q->throttled)
+        ok = refuse_throttled(&t, &found);
+    else if ((q->rules.device == QUIET_GPU || q->rules.clock_floor_mhz > 0) && t.steady == 0 &&
+             seconds >= STEADY_AFTER)
+        ok = error_set(&found, "TELEMETRY-MISSING",
+                       "no steady sample of the clock in %.1f s of the phase: %zu samples, "
+                       "clock from %s",
+                       seconds, t.samples,
+                       sampler_clock_source(q->sampler) ? sampler_clock_source(q->sampler)
+                                                        : "no reader");
+    if (ok)
+        return true;
+    if (!q->ranked) {
+        if (q->throttled)
+            quiet_say(q, found.message);
+        return true;
+    }
+    if (err)
+        *err = found;
+    return false;
+}
+
+bool quiet_last_was_throttled(const struct quiet *q)
+{
+    return q->throttled;
+}
+
+bool quiet_last_was_contended(const struct quiet *q)
+{
+    return q->contended;
+}
+
+json_t *quiet_records(const struct quiet *q)
+{
+    return json_deep_copy(q->records);
+}
+
+void quiet_close(struct quiet *q)
+{
+    if (!q)
+        return;
+    sampler_close(q->sampler);
+    json_decref(q->records);
+    quiet_system_close(q->owned);
+    free(q);
+}
