@@ -14,7 +14,7 @@ enum { SEQUENTIAL_LEAST = 4 };
 static const double sequential_share = 0.5;
 
 /* The percentile bootstrap: means of n draws with replacement, PAIRED_BOOTSTRAP_ROUNDS times. */
-static void bootstrap(const double *logs, size_t n, double confidence, uint64_t seed, double *low,
+void paired_bootstrap(const double *logs, size_t n, double confidence, uint64_t seed, double *low,
                       double *high)
 {
     double means[PAIRED_BOOTSTRAP_ROUNDS];
@@ -47,8 +47,8 @@ static double half_width(double sd, size_t n, double confidence)
     return student_quantile(0.5 + confidence / 2, (double)n - 1) * sd / sqrt((double)n);
 }
 
-bool paired_estimate(const double *control, const double *candidate, size_t n, double confidence,
-                     uint64_t bootstrap_seed, struct paired_estimate *out)
+bool paired_interval(const double *control, const double *candidate, size_t n, double confidence,
+                     struct paired_estimate *out)
 {
     double logs[PAIRED_COUNT_MAX];
     *out = (struct paired_estimate){0};
@@ -58,15 +58,28 @@ bool paired_estimate(const double *control, const double *candidate, size_t n, d
     out->confidence = confidence;
     out->mean_log_ratio = stats_mean(logs, n);
     out->ratio = exp(out->mean_log_ratio);
-    if (n < 2) {
-        out->t_high = out->boot_high = out->smallest_effect = INFINITY;
+    out->t_high = INFINITY;
+    if (n < 2)
         return true;
-    }
     out->sd = stats_sample_sd(logs, n);
     const double half = half_width(out->sd, n, confidence);
     out->t_low = exp(out->mean_log_ratio - half);
     out->t_high = exp(out->mean_log_ratio + half);
-    bootstrap(logs, n, confidence, bootstrap_seed, &out->boot_low, &out->boot_high);
+    return true;
+}
+
+bool paired_estimate(const double *control, const double *candidate, size_t n, double confidence,
+                     uint64_t bootstrap_seed, struct paired_estimate *out)
+{
+    double logs[PAIRED_COUNT_MAX];
+    if (!paired_interval(control, candidate, n, confidence, out))
+        return false;
+    if (n < 2) {
+        out->boot_high = out->smallest_effect = INFINITY;
+        return true;
+    }
+    log_ratios(control, candidate, n, logs);
+    paired_bootstrap(logs, n, confidence, bootstrap_seed, &out->boot_low, &out->boot_high);
     out->boot_low = exp(out->boot_low);
     out->boot_high = exp(out->boot_high);
     const double errors = student_detectable(confidence, PAIRED_POWER, (double)n - 1);

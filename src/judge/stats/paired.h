@@ -38,6 +38,13 @@ struct paired_estimate {
 bool paired_estimate(const double *control, const double *candidate, size_t n, double confidence,
                      uint64_t bootstrap_seed, struct paired_estimate *out);
 
+/* The same without what takes milliseconds: the bootstrap and the smallest effect stay 0. */
+bool paired_interval(const double *control, const double *candidate, size_t n, double confidence,
+                     struct paired_estimate *out);
+/* The bootstrap of the mean of n log ratios, by itself: bounds of the log ratio. */
+void paired_bootstrap(const double *logs, size_t n, double confidence, uint64_t seed, double *low,
+                      double *high);
+
 /* The contract's group "statistics"; min_pairs is its official_pairs. */
 struct paired_rule {
     size_t min_pairs, max_pairs; /* max_pairs <= min_pairs: a fixed number of pairs */

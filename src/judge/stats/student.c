@@ -58,21 +58,20 @@ double student_quantile(double p, double freedom)
 {
     if (p == 0.5)
         return 0;
-    const double tail = p > 0.5 ? 1 - p : p;
-    double low = 0, high = 1;
-    while (student_tail(high, freedom) > tail && high < 1e300)
-        high *= 2;
-    /* The tail falls steadily: halving ends where two neighbours are left. */
+    const double pi = 3.14159265358979323846;
+    const double wanted = p > 0.5 ? 1 - p : p;
+    const double scale = exp(lgamma((freedom + 1) / 2) - lgamma(freedom / 2)) / sqrt(freedom * pi);
+    /* The tail is convex above 0: Newton's steps from 0 climb to the root and never pass it, but
+     * for rounding, where they end. */
+    double t = 0;
     for (int i = 0; i < 200; i++) {
-        const double middle = low + (high - low) / 2;
-        if (middle <= low || middle >= high)
+        const double density = scale * pow(1 + t * t / freedom, -(freedom + 1) / 2);
+        const double next = t + (student_tail(t, freedom) - wanted) / density;
+        if (!(next > t))
             break;
-        if (student_tail(middle, freedom) > tail)
-            low = middle;
-        else
-            high = middle;
+        t = next;
     }
-    return p > 0.5 ? high : -high;
+    return p > 0.5 ? t : -t;
 }
 
 double normal_cdf(double z)
