@@ -71,7 +71,7 @@ static bool stays_below(const char *path)
 
 /* What is published of a path: relative to the working directory where it lies below it, else its
  * last part, so that no home directory gets out. */
-static const char *published_path(struct arena *a, const char *path)
+const char *seal_published_path(struct arena *a, const char *path)
 {
     if (!path || !*path)
         return "";
@@ -158,21 +158,21 @@ static void write_integrity(struct arena *a, const struct seal_inputs *in, const
         const char *key, *value;
         uint64_t count;
     } members[] = {
-        {"score_path", published_path(a, in->score_path), 0},
+        {"score_path", seal_published_path(a, in->score_path), 0},
         {"score_sha256", score_sha256, 0},
-        {"weights_path", published_path(a, in->weights_path), 0},
+        {"weights_path", seal_published_path(a, in->weights_path), 0},
         {"weights_sha256", in->weights_sha256 ? in->weights_sha256 : "", 0},
         {"weights_file_count", NULL, in->weights_file_count},
         {"weights_byte_count", NULL, in->weights_byte_count},
-        {"golden_path", published_path(a, in->golden_path), 0},
+        {"golden_path", seal_published_path(a, in->golden_path), 0},
         {"golden_sha256", in->golden_sha256 ? in->golden_sha256 : "", 0},
         {"transform_source_sha256", source_digest(a, in), 0},
-        {"candidate_executable", published_path(a, in->candidate_executable), 0},
+        {"candidate_executable", seal_published_path(a, in->candidate_executable), 0},
         {"candidate_executable_sha256", program_digest(a, in->candidate_executable), 0},
         {"baseline_executable", "", 0},
         {"baseline_executable_sha256", "", 0},
         {"candidate_executable_resolution", resolution, 0},
-        {"benchd_executable", published_path(a, in->benchd_executable), 0},
+        {"benchd_executable", seal_published_path(a, in->benchd_executable), 0},
         {"benchd_executable_sha256", program_digest(a, in->benchd_executable), 0},
         {"candidate_workspace_sha256", "", 0},
         {"sandbox", in->sandbox ? in->sandbox : "none", 0},
@@ -308,11 +308,9 @@ static bool check_name(const char *path, const char *integrity_name, struct erro
 }
 
 /* The three files' names, final and temporary. */
-static bool name_files(struct arena *a, const char *score_path, bool local_iterate,
+static bool name_files(struct arena *a, const char *score_path, const char *integrity_name,
                        struct sealed_file *files, const char **folder, struct error *err)
 {
-    const char *integrity_name =
-        local_iterate ? "benchmark-integrity.local-iterate.json" : "benchmark-integrity.json";
     if (!check_name(score_path, integrity_name, err))
         return false;
     *folder = folder_of(a, score_path);
@@ -322,6 +320,11 @@ static bool name_files(struct arena *a, const char *score_path, bool local_itera
     for (int i = 0; i < SEALED_COUNT; i++)
         files[i].temporary = arena_printf(a, "%s.tmp.%ld", files[i].path, (long)getpid());
     return true;
+}
+
+static const char *integrity_name_of(bool local_iterate)
+{
+    return local_iterate ? "benchmark-integrity.local-iterate.json" : "benchmark-integrity.json";
 }
 
 static void remove_temporaries(struct sealed_file *files)
@@ -340,7 +343,7 @@ bool seal_check(const char *score_path, bool local_iterate, struct error *err)
     const char *folder;
     sigset_t before;
     hold_signals(&before);
-    bool ok = name_files(&arena, score_path, local_iterate, files, &folder, err);
+    bool ok = name_files(&arena, score_path, integrity_name_of(local_iterate), files, &folder, err);
     for (int i = 0; ok && i < SEALED_COUNT; i++)
         ok = check_target(&files[i], err) && write_temporary(&files[i], err);
     remove_temporaries(files);
@@ -357,13 +360,37 @@ bool seal_write(struct score_document *d, const struct seal_inputs *in, struct e
     const char *folder;
     sigset_t before;
     hold_signals(&before);
-    bool ok = name_files(&arena, in->score_path, in->local_iterate, files, &folder, err) &&
+    bool ok = name_files(&arena, in->score_path, integrity_name_of(in->local_iterate), files,
+                         &folder, err) &&
               score_render(d, &files[SEALED_SCORE].bytes, err);
     if (ok) {
         sha256_hex(files[SEALED_SCORE].bytes.data, files[SEALED_SCORE].bytes.length, sha256);
         buffer_printf(&files[SEALED_SIDECAR].bytes, "%s  %s\n", sha256,
                       path_basename(in->score_path));
         write_integrity(&arena, in, sha256, &files[SEALED_INTEGRITY].bytes);
+        ok = commit_files(files, folder, err);
+    }
+    remove_temporaries(files);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    arena_free(&arena);
+    return ok;
+}
+
+bool seal_write_bytes(const char *path, const char *integrity_name, const struct buffer *document,
+                      const struct buffer *integrity, struct error *err)
+{
+    struct arena arena = {0};
+    struct sealed_file files[SEALED_COUNT] = {0};
+    char sha256[SHA256_HEX];
+    const char *folder;
+    sigset_t before;
+    hold_signals(&before);
+    bool ok = name_files(&arena, path, integrity_name, files, &folder, err);
+    if (ok) {
+        sha256_hex(document->data, document->length, sha256);
+        buffer_append(&files[SEALED_SCORE].bytes, document->data, document->length);
+        buffer_append(&files[SEALED_INTEGRITY].bytes, integrity->data, integrity->length);
+        buffer_printf(&files[SEALED_SIDECAR].bytes, "%s  %s\n", sha256, path_basename(path));
         ok = commit_files(files, folder, err);
     }
     remove_temporaries(files);

@@ -2,6 +2,8 @@
 #ifndef MLXFAST_JUDGE_SEAL_H
 #define MLXFAST_JUDGE_SEAL_H
 
+#include "base/arena.h"
+#include "base/buffer.h"
 #include "base/error.h"
 #include "judge/score.h"
 
@@ -26,6 +28,15 @@ struct seal_inputs {
 bool seal_check(const char *score_path, bool local_iterate, struct error *err);
 
 bool seal_write(struct score_document *d, const struct seal_inputs *in, struct error *err);
+
+/* The same three files of a document and an integrity record that the caller has made: the older
+ * flow's. The record is named integrity_name and lies beside the document. */
+bool seal_write_bytes(const char *path, const char *integrity_name, const struct buffer *document,
+                      const struct buffer *integrity, struct error *err);
+
+/* What is published of a path: relative to the working directory where it lies below it, else its
+ * last part. In the arena or path itself. */
+const char *seal_published_path(struct arena *a, const char *path);
 
 /* Text from an engine or the system on its way into an artifact: control bytes, absolute paths,
  * URLs, addresses, host names, credentials (engine-protocol.md section 9), at most 2048 bytes. */
