@@ -464,7 +464,7 @@ bool contract_parse(const char *path, const char *data, size_t length, const cha
          read_window(&r) && read_model(&r) && read_target(&r) && read_hidden_golden(&r) &&
          read_yarn_magnitude(&r) && contract_read_block_decode(&r) && contract_read_fidelity(&r) &&
          contract_read_statistics(&r) && contract_read_calibration_cv(&r) &&
-         contract_read_envelope(&r);
+         contract_read_envelope(&r) && contract_read_quiet(&r);
     if (!ok) {
         contract_free(c);
         return false;

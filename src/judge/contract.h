@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/sha256.h"
+#include "judge/quiet/quiet.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -142,6 +143,10 @@ struct contract {
     /* What the weights may be stored as, beside the checkpoint's own format: q, k, v, o and g of
      * attention as affine INT8 in groups of 32. Not declared: nothing. */
     bool has_quantization_envelope, attention_int8_group32;
+
+    /* How quiet a machine must be for a ranked run; not declared: the platform's defaults. */
+    bool has_quiet;
+    struct quiet_rules quiet;
 
     const char *yarn_magnitude; /* "attention_factor" | "derived" | NULL: not declared */
 };

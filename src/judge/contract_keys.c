@@ -50,6 +50,7 @@ static const char *const read_keys[] = {
     "fidelity",
     "quantization_envelope",
     "statistics",
+    "quiet",
     "calibration_cv_max",
 };
 
@@ -107,6 +108,9 @@ static const char *const condition_keys[] = {
     "measured_with",        "largest_honest_mean", "nearest_cheat_mean"};
 
 static const char *const envelope_keys[] = {"attention_int8_group32"};
+static const char *const quiet_keys[] = {
+    "load_max",     "gpu_use_max",     "celsius_max",    "temperature_required",
+    "wait_seconds", "clock_floor_mhz", "others_cpu_max", "loaded_use"};
 static const char *const statistics_keys[] = {"null_pairs", "max_pairs", "half_width",
                                               "confidence"};
 
@@ -122,6 +126,7 @@ static const struct {
     [CONTRACT_FIDELITY] = {fidelity_keys, COUNT_OF(fidelity_keys)},
     [CONTRACT_CONDITIONS] = {condition_keys, COUNT_OF(condition_keys)},
     [CONTRACT_ENVELOPE] = {envelope_keys, COUNT_OF(envelope_keys)},
+    [CONTRACT_QUIET] = {quiet_keys, COUNT_OF(quiet_keys)},
     [CONTRACT_STATISTICS] = {statistics_keys, COUNT_OF(statistics_keys)},
 };
 

@@ -7,8 +7,8 @@
 #include <stddef.h>
 
 /* The object that a key stands in: the whole, a timed_prompt_pool entry, hidden_correctness_golden,
- * block_decode and its calibration, fidelity and its conditions, quantization_envelope, statistics.
- */
+ * block_decode and its calibration, fidelity and its conditions, quantization_envelope, quiet,
+ * statistics. */
 enum contract_place {
     CONTRACT_TOP,
     CONTRACT_POOL_ENTRY,
@@ -18,6 +18,7 @@ enum contract_place {
     CONTRACT_FIDELITY,
     CONTRACT_CONDITIONS,
     CONTRACT_ENVELOPE,
+    CONTRACT_QUIET,
     CONTRACT_STATISTICS
 };
 

@@ -54,5 +54,7 @@ bool contract_read_calibration_cv(const struct contract_reader *root);
 bool contract_read_statistics(const struct contract_reader *root);
 /* What the weights may be stored as (contract_envelope.c). */
 bool contract_read_envelope(const struct contract_reader *root);
+/* How quiet the machine must be (contract_quiet.c). After the platform was read. */
+bool contract_read_quiet(const struct contract_reader *root);
 
 #endif

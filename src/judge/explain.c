@@ -5,6 +5,7 @@
 #include "judge/client.h"
 #include "judge/contract_keys.h"
 #include "judge/explain_page.h"
+#include "judge/explain_quiet.h"
 #include "judge/explain_statistics.h"
 #include "judge/fidelity.h"
 #include "judge/gates.h"
@@ -585,6 +586,7 @@ void explain_contract(const struct contract *c, bool markdown, struct buffer *ou
     explain_track(&p, c);
     explain_goldens(&p, c);
     explain_window(&p, c);
+    explain_quiet(&p, c);
     explain_correctness(&p, c);
     explain_blocks(&p, c);
     explain_fidelity(&p, c);

@@ -125,6 +125,8 @@ static const struct score_key optional_keys[] = {
     /* pairs, gates */
     {"official_pair_combine", SCORE_TEXT, false},
     {"paired_legs", SCORE_ARRAY, false},
+    {"null_pairs", SCORE_ARRAY, false},
+    {"step_seconds", SCORE_ARRAY, false},
     {"gates", SCORE_ARRAY, false},
     {"statistics", SCORE_OBJECT, false},
     /* token tolerance */
@@ -220,6 +222,41 @@ static const struct score_key prompt_keys[] = {
     {"spec_drafted_total", SCORE_INT, false},
     {"spec_accepted_total", SCORE_INT, false},
     {"head_provenance_sha256", SCORE_TEXT, false},
+};
+
+/* metrics.gates (docs/quiet.md); null: not known, or the run ended before it. */
+static const struct score_key gate_keys[] = {
+    {"pair", SCORE_INT, false},          {"leg", SCORE_TEXT, false},
+    {"phase", SCORE_TEXT, false},        {"quiescence", SCORE_OBJECT, false},
+    {"temperature", SCORE_OBJECT, true}, {"telemetry", SCORE_OBJECT, true},
+};
+static const struct score_key quiescence_keys[] = {
+    {"state", SCORE_TEXT, false},          {"waited_seconds", SCORE_REAL, false},
+    {"load", SCORE_REAL, NULLABLE},        {"own_load", SCORE_REAL, NULLABLE},
+    {"others_cpu", SCORE_REAL, NULLABLE},  {"own_cpu", SCORE_REAL, NULLABLE},
+    {"window_seconds", SCORE_REAL, false}, {"gpu_use", SCORE_REAL, NULLABLE},
+};
+static const struct score_key temperature_keys[] = {
+    {"state", SCORE_TEXT, false},      {"waited_seconds", SCORE_REAL, false},
+    {"celsius", SCORE_REAL, NULLABLE}, {"limit", SCORE_REAL, false},
+    {"reader", SCORE_TEXT, NULLABLE},
+};
+static const struct score_key telemetry_keys[] = {
+    {"seconds", SCORE_REAL, false},
+    {"samples", SCORE_INT, false},
+    {"steady_samples", SCORE_INT, false},
+    {"clock_reader", SCORE_TEXT, NULLABLE},
+    {"clock_mhz_min", SCORE_REAL, NULLABLE},
+    {"clock_mhz_median", SCORE_REAL, NULLABLE},
+    {"clock_steady_mhz_min", SCORE_REAL, NULLABLE},
+    {"celsius_max", SCORE_REAL, NULLABLE},
+    {"gpu_use_median", SCORE_REAL, NULLABLE},
+    {"load_max", SCORE_REAL, NULLABLE},
+    {"others_cpu", SCORE_REAL, NULLABLE},
+    {"sampler_share", SCORE_REAL, NULLABLE},
+    {"throttled", SCORE_BOOL, false},
+    {"throttle_reasons", SCORE_ARRAY, false},
+    {"series", SCORE_OBJECT, false},
 };
 
 /* metrics.statistics and its parts (docs/statistics.md); null: not known from so few pairs. */
@@ -391,6 +428,84 @@ static bool check_statistics(const json_t *metrics, struct error *err)
             check_interval(null_pairs, null_path, "interval", err));
 }
 
+/* A part of a gate record, where it is not null: closed, and its state one of the words. */
+static bool check_gate_part(const json_t *record, const char *place, const char *key,
+                            const struct score_key *keys, size_t count, const char *const *states,
+                            struct error *err)
+{
+    char path[128];
+    const json_t *part = json_object_get(record, key);
+    snprintf(path, sizeof path, "%s.%s", place, key);
+    if (json_is_null(part))
+        return true;
+    if (!check_record(keys, count, count, part, path, err))
+        return false;
+    const char *state = json_string_value(json_object_get(part, "state"));
+    for (size_t i = 0; state && states[i]; i++)
+        if (strcmp(states[i], state) == 0)
+            return true;
+    return !state || bad(err, path, "state", "is not one of the words allowed there");
+}
+
+/* A list of texts or of numbers, null among the latter where a reading was not to be had. */
+static bool check_items(const json_t *record, const char *path, const char *key, bool texts,
+                        struct error *err)
+{
+    const json_t *list = json_object_get(record, key);
+    if (!json_is_array(list))
+        return bad(err, path, key, "must be an array");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        if (texts ? !json_is_string(item) : !json_is_number(item) && !json_is_null(item))
+            return bad(err, path, key, texts ? "must hold texts" : "must hold numbers");
+    }
+    return true;
+}
+
+static bool check_series(const json_t *telemetry, const char *place, struct error *err)
+{
+    static const char *const keys[] = {"seconds", "celsius", "clock_mhz"};
+    char path[128];
+    const json_t *series = json_object_get(telemetry, "series");
+    snprintf(path, sizeof path, "%s.telemetry.series", place);
+    if (json_object_size(series) != COUNT_OF(keys))
+        return bad(err, path, "", "must hold seconds, celsius and clock_mhz");
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        if (!check_items(series, path, keys[i], false, err))
+            return false;
+        if (json_array_size(json_object_get(series, keys[i])) !=
+            json_array_size(json_object_get(series, keys[0])))
+            return bad(err, path, keys[i], "has another length than seconds");
+    }
+    snprintf(path, sizeof path, "%s.telemetry", place);
+    return check_items(telemetry, path, "throttle_reasons", true, err);
+}
+
+static bool check_gates(const json_t *gates, struct error *err)
+{
+    static const char *const quiescence[] = {"quiet", "waited", "off", "not-quiet", NULL};
+    static const char *const temperature[] = {"fired", "waited",   "skipped-no-reader",
+                                              "off",   "not-cool", NULL};
+    for (size_t i = 0; i < json_array_size(gates); i++) {
+        const json_t *record = json_array_get(gates, i);
+        char place[96];
+        snprintf(place, sizeof place, "metrics.gates[%zu]", i);
+        if (!check_record(gate_keys, COUNT_OF(gate_keys), COUNT_OF(gate_keys), record, place,
+                          err) ||
+            !check_gate_part(record, place, "quiescence", quiescence_keys,
+                             COUNT_OF(quiescence_keys), quiescence, err) ||
+            !check_gate_part(record, place, "temperature", temperature_keys,
+                             COUNT_OF(temperature_keys), temperature, err) ||
+            !check_gate_part(record, place, "telemetry", telemetry_keys, COUNT_OF(telemetry_keys),
+                             NULL, err))
+            return false;
+        const json_t *telemetry = json_object_get(record, "telemetry");
+        if (!json_is_null(telemetry) && !check_series(telemetry, place, err))
+            return false;
+    }
+    return true;
+}
+
 static bool check_nested(const json_t *metrics, struct error *err)
 {
     static const char *const phases[] = {"not_run", "passed", "failed", NULL};
@@ -398,7 +513,6 @@ static bool check_nested(const json_t *metrics, struct error *err)
     const json_t *local = json_object_get(metrics, "local_phases");
     const json_t *source = json_object_get(metrics, "contract_sources");
     const json_t *lengths = json_object_get(metrics, "acceptance_lengths");
-    const json_t *gates = json_object_get(metrics, "gates");
     if (local && !(check_record(local_phase_keys, COUNT_OF(local_phase_keys),
                                 COUNT_OF(local_phase_keys), local, "metrics.local_phases", err) &&
                    check_words(local, "metrics.local_phases", phases, err)))
@@ -410,11 +524,7 @@ static bool check_nested(const json_t *metrics, struct error *err)
     for (size_t i = 0; i < json_array_size(lengths); i++)
         if (!json_is_integer(json_array_get(lengths, i)))
             return bad(err, "metrics.acceptance_lengths", "", "must hold integers");
-    /* The fields of a gate record are its writer's (contract-and-scoring.md section 7). */
-    for (size_t i = 0; i < json_array_size(gates); i++)
-        if (!json_is_object(json_array_get(gates, i)))
-            return bad(err, "metrics.gates", "", "must hold objects");
-    return check_statistics(metrics, err) &&
+    return check_statistics(metrics, err) && check_gates(json_object_get(metrics, "gates"), err) &&
            check_records(pair_keys, COUNT_OF(pair_keys), PAIR_REQUIRED,
                          json_object_get(metrics, "paired_legs"), "metrics.paired_legs", err) &&
            check_records(prompt_keys, COUNT_OF(prompt_keys), PROMPT_REQUIRED,

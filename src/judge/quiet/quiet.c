@@ -195,8 +195,8 @@ static json_t *add_record(struct quiet *q, const struct quiet_point *at,
 {
     json_t *o = json_object();
     json_object_set_new(o, "pair", json_integer(at->pair));
-    json_object_set_new(o, "leg", json_string(at->leg));
-    json_object_set_new(o, "phase", json_string(at->phase));
+    json_object_set_new(o, "leg", json_string(at->leg ? at->leg : ""));
+    json_object_set_new(o, "phase", json_string(at->phase ? at->phase : ""));
     json_object_set_new(o, "quiescence", record_quiescence(quiescence));
     json_object_set_new(o, "temperature", json_null());
     json_object_set_new(o, "telemetry", json_null());

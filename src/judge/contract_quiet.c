@@ -1,0 +1,64 @@
+/* How quiet a machine must be for a ranked run (contract-and-scoring.md section 7). Not declared:
+ * the platform's defaults. */
+#include "judge/contract_read.h"
+
+/* Beyond these a value is a slip: no machine is that hot, no run waits that long. */
+static const double CELSIUS_END = 120, WAIT_END = 86400;
+
+static bool check_ranges(const struct contract_reader *r, const struct quiet_rules *q)
+{
+    if (q->gpu_use_max > 1)
+        return contract_refuse_value(r, "gpu_use_max", "must be 1 at most");
+    if (q->celsius_max > CELSIUS_END)
+        return contract_refuse_value(r, "celsius_max", "must be 120 at most");
+    if (q->quiescence_wait_seconds > WAIT_END)
+        return contract_refuse_value(r, "wait_seconds", "must be 86400 at most");
+    return q->loaded_use <= 1 || contract_refuse_value(r, "loaded_use", "must be 1 at most");
+}
+
+bool contract_read_quiet(const struct contract_reader *root)
+{
+    static const char key[] = "quiet";
+    static const char *const needed[] = {"load_max",     "gpu_use_max",
+                                         "celsius_max",  "temperature_required",
+                                         "wait_seconds", "clock_floor_mhz"};
+    struct contract *c = root->c;
+    struct quiet_rules *q = &c->quiet;
+    *q = quiet_rules_default(c->platform);
+    c->has_quiet = contract_has(root, key);
+    if (!c->has_quiet)
+        return true;
+    const json_t *object = json_object_get(root->view.object, key);
+    if (!json_is_object(object))
+        return contract_refuse_value(root, key, "must be an object");
+    const struct contract_reader r = {c, {object, c->path, key}, root->err};
+    const char *member;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)object, member, value)
+    {
+        if (!contract_key_is_known(CONTRACT_QUIET, member))
+            return contract_refuse_key(&r, CONTRACT_QUIET, member, contract_field(&r, member),
+                                       NULL);
+    }
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!contract_has(&r, needed[i]))
+            return contract_refuse(&r, contract_field(&r, needed[i]), "missing",
+                                   "the group is declared whole or not at all");
+    if (!contract_get_real(&r, "load_max", CONTRACT_REAL_POSITIVE, &q->load_max) ||
+        !contract_get_real(&r, "gpu_use_max", CONTRACT_REAL_POSITIVE, &q->gpu_use_max) ||
+        !contract_get_real(&r, "celsius_max", CONTRACT_REAL_POSITIVE, &q->celsius_max) ||
+        !contract_get_flag(&r, "temperature_required", &q->temperature_required) ||
+        !contract_get_real(&r, "wait_seconds", CONTRACT_REAL_NOT_NEGATIVE,
+                           &q->quiescence_wait_seconds) ||
+        !contract_get_real(&r, "clock_floor_mhz", CONTRACT_REAL_NOT_NEGATIVE, &q->clock_floor_mhz))
+        return false;
+    q->cool_wait_seconds = q->quiescence_wait_seconds;
+    /* These two have defaults of their own. */
+    if (contract_has(&r, "others_cpu_max") &&
+        !contract_get_real(&r, "others_cpu_max", CONTRACT_REAL_POSITIVE, &q->others_cpu_max))
+        return false;
+    if (contract_has(&r, "loaded_use") &&
+        !contract_get_real(&r, "loaded_use", CONTRACT_REAL_POSITIVE, &q->loaded_use))
+        return false;
+    return check_ranges(&r, q);
+}
