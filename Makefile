@@ -99,6 +99,8 @@ $(BUILD)/%_avx512.o: ISA_FLAGS = -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx5
 $(BUILD)/src/engine/compute/%.o $(BUILD)/src/engine/transform/synth_fill.o: OPT = -O3
 $(BUILD)/src/judge/%.o: CFLAGS += $(SECCOMP_CFLAGS)
 
+$(BUILD)/src/judge/page/assets.o $(BUILD)/fuzz/obj/src/judge/page/assets.o: src/judge/page/page.css src/judge/page/page.js
+
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(ISA_FLAGS) -MMD -MP -c $< -o $@

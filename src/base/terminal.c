@@ -105,19 +105,31 @@ struct table *table_new(int columns)
     return t;
 }
 
-void table_row(struct table *t, ...)
+/* The cells of one more row, to be filled. */
+static char **add_row(struct table *t)
 {
     if (t->rows == t->capacity) {
         t->capacity = t->capacity ? t->capacity * 2 : 16;
         t->cells = memory_realloc(t->cells, t->capacity * (size_t)t->columns * sizeof *t->cells);
     }
+    return &t->cells[t->rows++ * (size_t)t->columns];
+}
+
+void table_row(struct table *t, ...)
+{
+    char **row = add_row(t);
     va_list ap;
     va_start(ap, t);
     for (int i = 0; i < t->columns; i++)
-        t->cells[t->rows * (size_t)t->columns + (size_t)i] =
-            arena_strdup(&t->arena, va_arg(ap, const char *));
+        row[i] = arena_strdup(&t->arena, va_arg(ap, const char *));
     va_end(ap);
-    t->rows++;
+}
+
+void table_row_of(struct table *t, const char *const *cells)
+{
+    char **row = add_row(t);
+    for (int i = 0; i < t->columns; i++)
+        row[i] = arena_strdup(&t->arena, cells[i]);
 }
 
 /* Characters, not bytes; wide ones are counted as one. */

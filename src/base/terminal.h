@@ -26,7 +26,8 @@ void progress_end(struct progress *p);                   /* last line with total
 /* A table for people: columns padded, first left-aligned, others right-aligned, to stdout. */
 struct table; /* rows of strings */
 struct table *table_new(int columns);
-void table_row(struct table *t, ...); /* columns const char* arguments */
-void table_print(struct table *t);    /* prints and frees */
+void table_row(struct table *t, ...);                         /* columns const char* arguments */
+void table_row_of(struct table *t, const char *const *cells); /* the same from an array */
+void table_print(struct table *t);                            /* prints and frees */
 
 #endif

@@ -78,7 +78,12 @@
     X("SCORE-INVALID",                                                                             \
       "A score has a missing or unknown key, a wrong type, or contradicts itself.")                \
     X("SCORE-PATH-INVALID", "The score file's name cannot stand in a checksum line.")              \
-    X("HARNESS-EMPTY", "The working directory holds no tree of the judge.")
+    X("HARNESS-EMPTY", "The working directory holds no tree of the judge.")                        \
+    X("CHART-LIBRARY-MISSING", "Chart.js, which a report's page needs, is not on this machine.")   \
+    X("CHART-LIBRARY-INVALID", "The file of Chart.js is of another kind or version.")              \
+    X("REPORT-CONTRACT-MISMATCH",                                                                  \
+      "The contract given to a report is not the one that the score was sealed under.")            \
+    X("REPORT-BENCH-INVALID", "A report's roofline file is no measurement of bench-worker bench.")
 
 /* The engine and the wire (engine-protocol.md section 11). The names without hyphens are the
  * protocol's. */

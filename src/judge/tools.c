@@ -392,6 +392,7 @@ static const struct tool tools[] = {
     {"dflash-score", "makes the score of local block decoding", false, tool_dflash_score},
     {"draw-prompt", "draws a hidden prompt from a checked pool", false, tool_draw_prompt},
     {"analyze-ngram-similarity", "how often a text repeats itself", false, tool_ngram_similarity},
+    {"report", "shows a score: a page and tables", false, tool_report},
     {"refusals", "prints the table of refusal names", true, tool_refusals},
 };
 

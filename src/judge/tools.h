@@ -23,6 +23,7 @@ int tool_dflash_benchmark(int argc, char **argv);   /* the same */
 int tool_ngram_similarity(int argc, char **argv);   /* 0, 1 above the limit, 2 usage, 3 I/O */
 int tool_dflash_score(int argc, char **argv);       /* 0 passed, 1 not, 2 usage or refused, 3 I/O */
 int tool_draw_prompt(int argc, char **argv);        /* 0 drawn, 1 refused, 2 usage, 3 I/O */
+int tool_report(int argc, char **argv);             /* 0 made, 1 refused, 2 usage, 3 I/O */
 int tool_refusals(int argc, char **argv);           /* docs/refusals.md on stdout */
 
 /* What a dispatcher needs. Hidden tools are left out of the list of subcommands. */

@@ -1,0 +1,73 @@
+#include "judge/page/pairs.h"
+
+#include "judge/score.h"
+
+#include <math.h>
+
+static double ratio_of(double control, double candidate)
+{
+    return control > 0 && candidate > 0 ? control / candidate : NAN;
+}
+
+struct report_pairs pairs_of(struct arena *a, const json_t *metrics, const char *key,
+                             const struct contract *contract)
+{
+    const json_t *list = json_object_get(metrics, key);
+    struct report_pairs out = {.count = json_array_size(list)};
+    out.items = arena_array(a, out.count + 1, sizeof *out.items);
+    for (size_t i = 0; i < out.count; i++) {
+        const json_t *record = json_array_get(list, i);
+        struct report_pair *p = &out.items[i];
+        p->number = json_integer_value(json_object_get(record, "pair"));
+        p->control_prefill = source_real(record, "control_prefill_seconds_per_token");
+        p->control_decode = source_real(record, "control_decode_seconds_per_token");
+        p->candidate_prefill = source_real(record, "candidate_prefill_seconds_per_token");
+        p->candidate_decode = source_real(record, "candidate_decode_seconds_per_token");
+        p->prefill_ratio = ratio_of(p->control_prefill, p->candidate_prefill);
+        p->decode_ratio = ratio_of(p->control_decode, p->candidate_decode);
+        p->composite =
+            contract && contract->has_weights
+                ? score_composite(p->prefill_ratio, p->decode_ratio, contract->score_prefill_weight,
+                                  contract->score_decode_weight)
+                : NAN;
+    }
+    return out;
+}
+
+static double bound(const json_t *object, const char *key, size_t index)
+{
+    const json_t *value = json_array_get(json_object_get(object, key), index);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+struct report_statistics statistics_of(const json_t *metrics)
+{
+    const json_t *s = json_object_get(metrics, "statistics");
+    const json_t *null = json_object_get(s, "null");
+    const json_t *rule = json_object_get(s, "sequential");
+    return (struct report_statistics){
+        .there = json_is_object(s),
+        .axis = source_text(s, "axis"),
+        .quoted = source_text(s, "quoted"),
+        .method = source_text(s, "method"),
+        .stopped = source_text(rule, "stopped"),
+        .confidence = source_real(s, "confidence"),
+        .pairs = source_real(s, "pairs"),
+        .ratio = source_real(s, "ratio"),
+        .sd = source_real(s, "sd"),
+        .low = bound(s, "interval", 0),
+        .high = bound(s, "interval", 1),
+        .boot_low = bound(s, "bootstrap_interval", 0),
+        .boot_high = bound(s, "bootstrap_interval", 1),
+        .smallest_effect = source_real(s, "smallest_effect"),
+        .null_pairs = source_real(null, "pairs"),
+        .null_ratio = source_real(null, "ratio"),
+        .null_low = bound(null, "interval", 0),
+        .null_high = bound(null, "interval", 1),
+        .null_there = json_is_object(null),
+        .null_contains_one = source_flag(null, "contains_one"),
+        .min_pairs = source_real(rule, "min_pairs"),
+        .max_pairs = source_real(rule, "max_pairs"),
+        .half_width = source_real(rule, "half_width"),
+    };
+}
