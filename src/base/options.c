@@ -120,7 +120,9 @@ enum options_result options_parse(const struct command *c, int argc, char **argv
             positional_out[got++] = argv[i];
         }
     }
-    if (got < wanted) {
+    for (int i = got; i < wanted; i++)
+        positional_out[i] = NULL;
+    if (got < wanted && c->positional[got][0] != '[') {
         usage(c, err, c->positional[got], NULL, "a required argument is missing");
         return OPTIONS_ERROR;
     }

@@ -39,7 +39,8 @@ struct command {
     const char *summary; /* one line */
     const char *notes; /* further help after the flags (exit codes, files, environment); or NULL */
     const char *const
-        *positional; /* names of required positional arguments, NULL-terminated; or NULL */
+        *positional; /* names of positional arguments, NULL-terminated; or NULL. Required, but for
+                        the last ones that stand in brackets: "[OLD]". Not given: NULL. */
     const struct option_spec *options;
     size_t option_count;
 };

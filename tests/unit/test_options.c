@@ -154,6 +154,26 @@ static void help(void **state)
     free(text);
 }
 
+/* Names in brackets need not be given; what is not given is NULL. */
+static void optional_arguments(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"ONE", "[TWO]", "[THREE]", NULL};
+    const struct command some = {.name = "t", .summary = "s", .positional = names};
+    char one[] = "1", two[] = "2";
+    char *argv[] = {one, two};
+    const char *out[3] = {"x", "x", "x"};
+    struct error err = {0};
+    assert_int_equal(options_parse(&some, 2, argv, out, &err), OPTIONS_OK);
+    assert_string_equal(out[1], "2");
+    assert_null(out[2]);
+    assert_int_equal(options_parse(&some, 1, argv, out, &err), OPTIONS_OK);
+    assert_string_equal(out[0], "1");
+    assert_null(out[1]);
+    assert_int_equal(options_parse(&some, 0, argv, out, &err), OPTIONS_ERROR);
+    assert_string_equal(err.field, "ONE");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -161,6 +181,7 @@ int main(void)
         cmocka_unit_test(refuses),
         cmocka_unit_test(list_has_an_end),
         cmocka_unit_test(help),
+        cmocka_unit_test(optional_arguments),
     };
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);
 }
