@@ -1,7 +1,6 @@
 """benchd conformance: our engine passes whole; an engine with one fault fails the checks of the rule that
 it breaks, and no other."""
 
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -226,30 +225,27 @@ MARK = f"conformance-{os.getpid()}"  # in the environment of every engine of thi
 HANGS = {"never_says_hello", "bad_json_hangs", "bad_json_silent"}
 
 
-@pytest.fixture(scope="module")
-def outcomes(build):
-    """Every faulty engine through the kit, two at a time."""
-    def one(name):
-        large = [flag for c in LARGE if not FAULTS[name] & set(LARGE) for flag in ("--except", c)]
-        env = {f"MLXFAST_{w}_TIMEOUT_S": "3" for w in ("HELLO", "REPLY")} if name in HANGS else {}
-        env["BENCH_WORKER_TEST_RUN"] = MARK
-        return conformance(UNRULY, WEIGHTS, "--json", "--manifest", WEIGHTS / "manifest.json",
-                           "--engine-resource", f"fault={name}", *large, env=env)
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        return dict(zip(FAULTS, pool.map(one, FAULTS)))
+def outcome_of(name):
+    """A faulty engine through the kit. Each test runs its own, so that workers share them out."""
+    large = [flag for c in LARGE if not FAULTS[name] & set(LARGE) for flag in ("--except", c)]
+    env = {f"MLXFAST_{w}_TIMEOUT_S": "3" for w in ("HELLO", "REPLY")} if name in HANGS else {}
+    env["BENCH_WORKER_TEST_RUN"] = MARK
+    return conformance(UNRULY, WEIGHTS, "--json", "--manifest", WEIGHTS / "manifest.json",
+                       "--engine-resource", f"fault={name}", *large, env=env)
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_fails_its_check_and_no_other(outcomes, name):
-    found = verdicts(outcomes[name])
-    assert named(found, "fail") == FAULTS[name], outcomes[name].stdout
+def test_a_fault_fails_its_check_and_no_other(build, name):
+    outcome = outcome_of(name)
+    found = verdicts(outcome)
+    assert named(found, "fail") == FAULTS[name], outcome.stdout
     if FAULTS[name] == NO_HELLO:
         assert named(found, "pass") == set()
 
 
-def test_the_kit_leaves_no_process(outcomes):
+def test_the_kit_leaves_no_process(build):
     """Not the helper that stays in the engine's group, and not the daemon that leaves it."""
-    assert verdicts(outcomes["leaves_a_daemon"]) and verdicts(outcomes["leaves_a_process"])
+    assert verdicts(outcome_of("leaves_a_daemon")) and verdicts(outcome_of("leaves_a_process"))
     for entry in pathlib.Path("/proc").glob("[0-9]*/environ"):
         try:
             assert MARK.encode() not in entry.read_bytes(), entry
