@@ -251,6 +251,20 @@
     X("RECORD-NOT-SELF-CONSISTENT",                                                                \
       "The engine gave two different continuations of one prompt while a golden was recorded.")
 
+/* The machine: quiet and cool before a timed phase, at full clock during it (quiet.md). */
+#define REFUSALS_QUIET(X)                                                                          \
+    X("QUIESCENCE-TIMEOUT",                                                                        \
+      "Declined: contention. Others kept the machine busy until the bound of the wait.")           \
+    X("COOL-GATE-TIMEOUT",                                                                         \
+      "The machine did not become cool within the bound, or stopped cooling above the limit.")     \
+    X("TEMPERATURE-READER-MISSING",                                                                \
+      "No reader of the temperature, or none that gives a usable value, in a ranked run.")         \
+    X("QUIET-GATES-DISABLED",                                                                      \
+      "MLXFAST_LOCAL_COOL_GATE=0 would turn the gates of a ranked run off.")                       \
+    X("TELEMETRY-THROTTLED",                                                                       \
+      "The machine was slowed down during a timed phase: its clock fell or it said so.")           \
+    X("TELEMETRY-MISSING", "No steady clock was read in a timed phase that must show one.")
+
 #define JUDGE_REFUSALS(X)                                                                          \
     REFUSALS_INPUT(X)                                                                              \
     REFUSALS_CONTRACT(X)                                                                           \
@@ -261,6 +275,7 @@
     REFUSALS_COHORT(X)                                                                             \
     REFUSALS_SEMANTIC(X)                                                                           \
     REFUSALS_SURFACE(X)                                                                            \
+    REFUSALS_QUIET(X)                                                                              \
     REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_BLOCKS(X) REFUSALS_RUN(X)
 
 struct refusal {

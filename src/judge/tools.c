@@ -393,7 +393,9 @@ static const struct tool tools[] = {
     {"draw-prompt", "draws a hidden prompt from a checked pool", false, tool_draw_prompt},
     {"analyze-ngram-similarity", "how often a text repeats itself", false, tool_ngram_similarity},
     {"report", "shows a score: a page and tables", false, tool_report},
+    {"quiet", "says whether this machine is quiet enough", false, tool_quiet},
     {"refusals", "prints the table of refusal names", true, tool_refusals},
+    {"--local-cool-gate-only", "runs the cool gate alone", true, tool_cool_gate_only},
 };
 
 const struct tool *tools_all(size_t *count)

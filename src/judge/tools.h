@@ -24,7 +24,10 @@ int tool_ngram_similarity(int argc, char **argv);   /* 0, 1 above the limit, 2 u
 int tool_dflash_score(int argc, char **argv);       /* 0 passed, 1 not, 2 usage or refused, 3 I/O */
 int tool_draw_prompt(int argc, char **argv);        /* 0 drawn, 1 refused, 2 usage, 3 I/O */
 int tool_report(int argc, char **argv);             /* 0 made, 1 refused, 2 usage, 3 I/O */
+int tool_quiet(int argc, char **argv);              /* 0 quiet, 1 not, 2, 130 interrupted */
 int tool_refusals(int argc, char **argv);           /* docs/refusals.md on stdout */
+/* First on the command line, for scripts: 0 cool or skipped, 1 aborted, 2, 130. */
+int tool_cool_gate_only(int argc, char **argv);
 
 /* What a dispatcher needs. Hidden tools are left out of the list of subcommands. */
 struct tool {
