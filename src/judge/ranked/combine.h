@@ -18,7 +18,7 @@ struct pair_times {
     double seed_prefill_window; /* the decode seed's prefill; sealed, not scored */
 };
 
-/* Tokens of the candidate that are not the golden's, as the replay found them (replay.h). */
+/* Tokens of the candidate that are not the golden's, as the replay found them (token_replay.h). */
 struct pair_tokens {
     bool judged; /* the contract declares a tolerance: the counts below are told */
     int64_t mismatches, first_step; /* -1: none */

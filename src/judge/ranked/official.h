@@ -4,7 +4,7 @@
  *
  *     contract, goldens, trees, calibration, sandbox   what fails here is no score, or a failed one
  *     pairs: control leg, candidate leg; null pairs    pairs.h, each leg between the quiet gates
- *     combination, replay of differing tokens          combine.h, replay.h
+ *     combination, replay of differing tokens          combine.h, token_replay.h
  *     correctness of the candidate                     after all timing
  *     seal, and if asked: signature, log               seal.h, evidence/
  */

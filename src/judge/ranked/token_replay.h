@@ -1,8 +1,8 @@
 /* The replay of what a candidate said otherwise than the golden: one reference worker, fed the same
  * tokens one by one, untimed, says which of them it would have said itself (contract-and-scoring.md
  * section 5). */
-#ifndef MLXFAST_JUDGE_RANKED_REPLAY_H
-#define MLXFAST_JUDGE_RANKED_REPLAY_H
+#ifndef MLXFAST_JUDGE_RANKED_TOKEN_REPLAY_H
+#define MLXFAST_JUDGE_RANKED_TOKEN_REPLAY_H
 
 #include "base/error.h"
 #include "judge/client.h"
@@ -24,20 +24,20 @@ struct replay_window {
 /* ---- the judgement, apart from the worker ---- */
 
 /* One position: what was said, and the reference's answer to the same prefix. */
-void replay_begin(struct pair_tokens *t);
-void replay_position(struct pair_tokens *t, const struct contract *c, int64_t step, int64_t said,
-                     int64_t argmax, const struct wire_top_logits *top);
+void token_replay_begin(struct pair_tokens *t);
+void token_replay_position(struct pair_tokens *t, const struct contract *c, int64_t step,
+                           int64_t said, int64_t argmax, const struct wire_top_logits *top);
 /* positions of them were judged. Errors: TIMED-DIVERGENCE-NOT-A-NEAR-TIE (the contract declares a
  * near-tie gap, and a mismatch is not the reference's second choice within it), then
  * TIMED-DIVERGENCE-OVER-TOLERANCE. */
-bool replay_end(const struct pair_tokens *t, const struct contract *c, int64_t positions,
-                struct error *err);
+bool token_replay_end(const struct pair_tokens *t, const struct contract *c, int64_t positions,
+                      struct error *err);
 
 /* ---- the worker ---- */
 
 /* Replays one window in a started session of a trusted worker and closes its interval. The errors
  * above, and TIMED-REPLAY-FAILED: the worker cannot say. */
-bool replay_window(struct client *reference, const struct contract *c,
-                   const struct replay_window *w, struct pair_tokens *out, struct error *err);
+bool token_replay_window(struct client *reference, const struct contract *c,
+                         const struct replay_window *w, struct pair_tokens *out, struct error *err);
 
 #endif

@@ -1,4 +1,4 @@
-#include "judge/ranked/replay.h"
+#include "judge/ranked/token_replay.h"
 
 #include "judge/gates.h"
 
@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-void replay_begin(struct pair_tokens *t)
+void token_replay_begin(struct pair_tokens *t)
 {
     *t = (struct pair_tokens){.judged = true, .first_step = -1};
 }
@@ -23,8 +23,8 @@ static bool second_choice(const struct wire_top_logits *top, int64_t argmax, int
     return isfinite(*gap);
 }
 
-void replay_position(struct pair_tokens *t, const struct contract *c, int64_t step, int64_t said,
-                     int64_t argmax, const struct wire_top_logits *top)
+void token_replay_position(struct pair_tokens *t, const struct contract *c, int64_t step,
+                           int64_t said, int64_t argmax, const struct wire_top_logits *top)
 {
     double gap;
     if (said == argmax)
@@ -40,8 +40,8 @@ void replay_position(struct pair_tokens *t, const struct contract *c, int64_t st
         t->near_ties++;
 }
 
-bool replay_end(const struct pair_tokens *t, const struct contract *c, int64_t positions,
-                struct error *err)
+bool token_replay_end(const struct pair_tokens *t, const struct contract *c, int64_t positions,
+                      struct error *err)
 {
     if (c->has_near_tie_gap && t->near_ties < t->mismatches)
         return error_set(err, "TIMED-DIVERGENCE-NOT-A-NEAR-TIE",
@@ -66,10 +66,10 @@ static bool cannot_say(struct error *err)
                      why.name, why.message);
 }
 
-bool replay_window(struct client *reference, const struct contract *c,
-                   const struct replay_window *w, struct pair_tokens *out, struct error *err)
+bool token_replay_window(struct client *reference, const struct contract *c,
+                         const struct replay_window *w, struct pair_tokens *out, struct error *err)
 {
-    replay_begin(out);
+    token_replay_begin(out);
     /* Position 0 is the token after the seed, position k + 1 the output of step k. */
     for (int64_t i = 0; i <= w->steps; i++) {
         struct wire_request q =
@@ -83,9 +83,9 @@ bool replay_window(struct client *reference, const struct contract *c,
         const struct wire_response *r;
         if (!client_call(reference, &q, 0, &r, NULL, err))
             return cannot_say(err);
-        replay_position(out, c, i, said, r->token.value, &r->top_logits);
+        token_replay_position(out, c, i, said, r->token.value, &r->top_logits);
     }
     if (!client_barrier(reference, -1, NULL, err))
         return cannot_say(err);
-    return replay_end(out, c, w->steps + 1, err);
+    return token_replay_end(out, c, w->steps + 1, err);
 }
