@@ -14,7 +14,7 @@
 #define BLOCK_REJECTIONS(X)                                                                        \
     X(decode_tokens, "a leg tells of another number of tokens than was configured")                \
     X(temperature_timeout, "the machine did not become cool within its limit")                     \
-    X(telemetry, "clocks were not read, or show throttling")                                       \
+    X(telemetry, "clocks were not read, show throttling, or others were at work")                  \
     X(stall_guardrail, "a request took more than the stall factor times the median one")           \
     X(calibration_band, "the serial control is not as fast as this machine's calibration")
 

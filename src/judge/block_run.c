@@ -147,6 +147,16 @@ static bool one_round(struct leg *l, int width, int64_t *token, struct error *er
     return true;
 }
 
+static bool watch_before(const struct measure_watch *w, struct error *err)
+{
+    return w == NULL || w->before(w->context, "block-decode", err);
+}
+
+static bool watch_after(const struct measure_watch *w, struct error *err)
+{
+    return w == NULL || w->after(w->context, "block-decode", err);
+}
+
 static bool timed(struct leg *l, struct error *err)
 {
     const struct block_run_plan *p = l->plan;
@@ -209,7 +219,8 @@ bool block_run(struct client *c, const struct block_run_plan *plan, struct arena
     struct progress p = {.quiet = plan->quiet};
     progress_begin(&p, plan->block_size > 1 ? "blocks" : "serial", "tokens",
                    (uint64_t)plan->tokens);
-    bool ok = client_call(c, &warm, 0, NULL, NULL, err) && timed(&l, err);
+    bool ok = client_call(c, &warm, 0, NULL, NULL, err) && watch_before(plan->watch, err) &&
+              timed(&l, err) && watch_after(plan->watch, err);
     progress_update(&p, (uint64_t)(l.given < plan->tokens ? l.given : plan->tokens));
     progress_end(&p);
     if (!ok)

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "judge/client.h"
 #include "judge/fidelity.h"
+#include "judge/measure.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,6 +27,8 @@ struct block_run_plan {
     uint64_t schedule_seed;
     const struct fidelity_limits *limits;
     double run_ceiling_seconds; /* per token */
+    const struct measure_watch
+        *watch; /* of the phase "block-decode", the engine warm; NULL: nobody */
     bool quiet;
 };
 

@@ -35,8 +35,9 @@ bool block_score_check_raw(const struct contract_block_decode *b, double raw, st
                      b->raw_speedup_min, b->raw_speedup_max);
 }
 
-static const char *const mode_names[] = {
-    [BLOCK_LOCAL_ITERATE] = "dflash-local-iterate", [BLOCK_LOCAL_SUBMIT] = "dflash-local-submit"};
+static const char *const mode_names[] = {[BLOCK_LOCAL_ITERATE] = "dflash-local-iterate",
+                                         [BLOCK_LOCAL_SUBMIT] = "dflash-local-submit",
+                                         [BLOCK_OFFICIAL] = "dflash-paired-decode-only"};
 
 const char *block_mode_name(enum block_mode mode)
 {
@@ -45,7 +46,7 @@ const char *block_mode_name(enum block_mode mode)
 
 bool block_mode_parse(const char *text, enum block_mode *out)
 {
-    for (size_t i = 0; i < sizeof mode_names / sizeof mode_names[0]; i++) {
+    for (size_t i = 0; i < BLOCK_OFFICIAL; i++) {
         if (strcmp(mode_names[i], text) != 0)
             continue;
         *out = (enum block_mode)i;
@@ -56,8 +57,9 @@ bool block_mode_parse(const char *text, enum block_mode *out)
 
 int64_t block_mode_tokens(const struct contract_block_decode *b, enum block_mode mode)
 {
-    return mode == BLOCK_LOCAL_ITERATE ? b->local_iterate_decode_tokens
-                                       : b->local_submit_decode_tokens;
+    return mode == BLOCK_OFFICIAL        ? b->decode_tokens
+           : mode == BLOCK_LOCAL_ITERATE ? b->local_iterate_decode_tokens
+                                         : b->local_submit_decode_tokens;
 }
 
 /* ---- The document ---- */
@@ -65,24 +67,54 @@ int64_t block_mode_tokens(const struct contract_block_decode *b, enum block_mode
 static const char local_reason[] = "a local run: the participant's own machine, build and "
                                    "reference, no temperature or clock record";
 
-static void set_identity(struct score_document *d, const struct block_score_inputs *in)
+static bool is_official(const struct block_score_inputs *in)
 {
-    const struct contract *c = in->contract;
-    score_set_text(d, "mode", block_mode_name(in->mode));
+    return in->mode == BLOCK_OFFICIAL;
+}
+
+static void set_local(struct score_document *d, const struct block_score_inputs *in)
+{
     score_set_text(d, "oracle", "candidate-local-dflash-reference-golden");
     score_set_bool(d, "official_score", false);
     score_set_bool(d, "rankable", false);
     score_set_text(d, "not_rankable_reason", local_reason);
-    score_set_number(d, "ranked_decode_speedup_floor", c->decode_speedup_floor);
+    score_set_number(d, "ranked_decode_speedup_floor", in->contract->decode_speedup_floor);
+    score_set_text(d, "golden_hash", in->golden_sha256);
+}
+
+/* Nothing of the hidden prompt: the golden that is named is the one of correctness. */
+static void set_official(struct score_document *d, const struct block_score_inputs *in)
+{
+    score_set_text(d, "oracle", "baseline-reference-replay");
+    score_set_bool(d, "official_score", true);
+    score_set_bool(d, "rankable", false); /* until it has passed */
+    score_set_bool(d, "parity_all_ok", false);
+    score_set_bool(d, "passed_correctness", in->passed_correctness);
+    score_set_number(d, "dflash_decode_speedup_normalized", 0);
+    score_set_number(d, "noop_reference_decode_speedup", 0);
+    if (in->correctness_sha256)
+        score_set_text(d, "golden_hash", in->correctness_sha256);
+    score_set_text(d, "dflash_weights_hash", in->drafter_sha256 ? in->drafter_sha256 : "");
+}
+
+static void set_identity(struct score_document *d, const struct block_score_inputs *in)
+{
+    const struct contract *c = in->contract;
+    const int64_t size =
+        is_official(in) ? c->block_decode.block_size : in->benchmarks[0].block_size;
+    score_set_text(d, "mode", block_mode_name(in->mode));
+    if (is_official(in))
+        set_official(d, in);
+    else
+        set_local(d, in);
     score_set_number(d, "decode_speedup_floor", c->decode_speedup_floor);
     score_set_int(d, "decode_tokens", in->tokens);
-    score_set_int(d, "block_size", in->benchmarks[0].block_size);
-    score_set_text(d, "golden_hash", in->golden_sha256);
+    score_set_int(d, "block_size", size);
     score_set_text(d, "contract_sha256", c->sha256);
     score_set_json(d, "contract_sources", contract_sources(c));
     score_set_int(d, "target_pair_count", c->block_decode.target_pairs);
     score_set_text(d, "effective_spec_mode", "dflash");
-    score_set_int(d, "effective_spec_depth", in->benchmarks[0].block_size - 1);
+    score_set_int(d, "effective_spec_depth", size - 1);
     score_set_text(d, "aggregation", "ratio_of_means");
 }
 
@@ -135,8 +167,13 @@ static void set_legs(struct score_document *d, const struct block_score_inputs *
     score_set_number(d, "benchmark_wall_seconds", seconds);
 }
 
-static void set_speed(struct score_document *d, const struct block_aggregate *all)
+static void set_speed(struct score_document *d, const struct block_score_inputs *in,
+                      const struct block_aggregate *all)
 {
+    if (is_official(in)) {
+        score_set_number(d, "baseline_serial_seconds_per_token_mean", all->serial_mean);
+        score_set_number(d, "candidate_dflash_seconds_per_token_mean", all->candidate_mean);
+    }
     score_set_int(d, "accepted_pair_count", (int64_t)all->count);
     score_set_number(d, "serial_seconds_per_token", all->serial_mean);
     score_set_number(d, "dflash_seconds_per_token", all->candidate_mean);
@@ -191,11 +228,20 @@ static bool fail_legs(struct score_document *d, const struct block_score_inputs 
     return false;
 }
 
+static void fail(struct score_document *d, const struct block_score_inputs *in,
+                 const char *error_class, const char *text)
+{
+    if (is_official(in))
+        score_fail_hidden(d, error_class, text);
+    else
+        score_fail(d, error_class, text);
+}
+
 static void judge_score(struct score_document *d, const struct block_score_inputs *in,
                         const struct block_aggregate *all)
 {
     const struct contract *c = in->contract;
-    const double noop = block_score_normaliser(c, in->golden_sha256);
+    double noop = block_score_normaliser(c, in->golden_sha256);
     const double score = noop > 0 ? all->ratio_of_means / noop : all->ratio_of_means;
     const bool clears = noop > 0 && score_clears_floor(score, c->decode_speedup_floor);
     struct error err = {0};
@@ -205,19 +251,26 @@ static void judge_score(struct score_document *d, const struct block_score_input
         score_set_number(d, "dflash_decode_speedup_normalized", score);
         score_set_bool(d, "passed_decode_speedup_floor", clears);
     }
-    if (in->tripwire != BLOCK_TRIPWIRE_PASSED) {
+    if (is_official(in) && !in->passed_correctness) {
+        fail(d, in, "correctness_failed", NULL);
+    } else if (is_official(in) &&
+               !block_score_require_normaliser(c, in->golden_sha256, &noop, &err)) {
+        fail(d, in, err.name, err.message);
+    } else if (!is_official(in) && in->tripwire != BLOCK_TRIPWIRE_PASSED) {
         score_fail(d, "PUBLIC-DRIFT-TRIPWIRE",
                    in->tripwire == BLOCK_TRIPWIRE_DRIFTED
                        ? "the engine's tokens have drifted from the public golden's"
                        : "the engine's tokens were not compared with the public golden's");
     } else if (!block_score_check_raw(&c->block_decode, all->ratio_of_means, &err)) {
-        score_fail(d, err.name, err.message);
+        fail(d, in, err.name, err.message);
     } else if (noop > 0 && !clears) {
         char text[96];
         snprintf(text, sizeof text, "decode_speedup=%.6f floor=%.6f", score,
                  c->decode_speedup_floor);
-        score_fail(d, "performance floor failed", text);
+        fail(d, in, "performance floor failed", text);
     } else {
+        if (is_official(in))
+            score_set_bool(d, "rankable", true);
         d->passed = true;
         d->has_score = true;
         d->score = score;
@@ -225,10 +278,10 @@ static void judge_score(struct score_document *d, const struct block_score_input
 }
 
 /* Every key of the mode has a value from the start, as the others do. */
-static void set_defaults(struct score_document *d)
+static void set_defaults(struct score_document *d, const struct block_score_inputs *in)
 {
     static const struct block_aggregate none;
-    set_speed(d, &none);
+    set_speed(d, in, &none);
     score_set_bool(d, "all_tokens_matched", false);
     score_set_bool(d, "uses_trained_drafter", false);
     score_set_number(d, "accepted_draft_rate", 0);
@@ -240,12 +293,20 @@ void block_score_fill(struct score_document *d, const struct block_score_inputs 
 {
     struct arena a = {0};
     struct block_aggregate all;
-    set_defaults(d);
+    set_defaults(d, in);
     set_identity(d, in);
-    set_tripwire(d, in);
-    set_stall(d, in);
-    if (fail_legs(d, in))
-        return;
+    if (is_official(in)) {
+        if (in->failure) {
+            score_fail_hidden(d, in->failure->name, in->failure->message);
+            return;
+        }
+        score_set_bool(d, "parity_all_ok", true); /* each leg was judged, or the run had failed */
+    } else {
+        set_tripwire(d, in);
+        set_stall(d, in);
+        if (fail_legs(d, in))
+            return;
+    }
     set_legs(d, in);
     struct block_pair *pairs = arena_array(&a, in->pair_count, sizeof *pairs);
     for (size_t i = 0; i < in->pair_count; i++) {
@@ -253,10 +314,10 @@ void block_score_fill(struct score_document *d, const struct block_score_inputs 
         pairs[i].candidate = in->benchmarks[i].seconds_per_token;
     }
     if (block_pairs_aggregate(pairs, in->pair_count, &all)) {
-        set_speed(d, &all);
+        set_speed(d, in, &all);
         judge_score(d, in, &all);
     } else {
-        score_fail(d, "computed score was not finite", NULL);
+        fail(d, in, "computed score was not finite", NULL);
     }
     arena_free(&a);
 }

@@ -87,8 +87,8 @@ struct block_stall {
     bool of_the_benchmark; /* else of the probe */
 };
 
-enum block_mode { BLOCK_LOCAL_ITERATE, BLOCK_LOCAL_SUBMIT };
-bool block_mode_parse(const char *text, enum block_mode *out);
+enum block_mode { BLOCK_LOCAL_ITERATE, BLOCK_LOCAL_SUBMIT, BLOCK_OFFICIAL };
+bool block_mode_parse(const char *text, enum block_mode *out); /* a local one */
 const char *block_mode_name(enum block_mode mode);
 int64_t block_mode_tokens(const struct contract_block_decode *b, enum block_mode mode);
 
@@ -104,10 +104,18 @@ struct block_score_inputs {
     enum block_tripwire tripwire;
     int64_t tripwire_cases;
     json_t *diverged; /* what drifted; NULL: not told. Borrowed */
+    /* BLOCK_OFFICIAL alone. The golden above is the hidden prompt's: it finds the normaliser and is
+     * not told. pair_count may be 0 where the run has failed. */
+    const char *correctness_sha256; /* of the correctness golden; NULL: not read yet */
+    const char *drafter_sha256;     /* likewise */
+    bool passed_correctness;
+    const struct error
+        *failure; /* what ended the run: its category is told, and no time; or NULL */
 };
 struct block_stall block_score_stall(const struct block_score_inputs *in);
 /* Fills a document that score_document_init made. What fails the run is in it: a leg's own failure,
- * the tripwire, the bounds, the floor (on the normalised number, where there is one). */
+ * the tripwire, the bounds, the floor (on the normalised number, where there is one). An official
+ * score must be normalised, and tells of a failure by its published category alone. */
 void block_score_fill(struct score_document *d, const struct block_score_inputs *in);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/buffer.h"
 #include "base/json.h"
+#include "judge/block_pairs.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -147,7 +148,7 @@ static const struct score_key optional_keys[] = {
 /* A score of block decoding has a mode, and then these (dflash-track.md section 11). */
 enum { BLOCK_REQUIRED = 16 };
 static const struct score_key block_keys[] = {
-    {"mode", SCORE_TEXT, false}, /* the first sixteen are required */
+    {"mode", SCORE_TEXT, false}, /* the first sixteen are required locally */
     {"oracle", SCORE_TEXT, false},
     {"official_score", SCORE_BOOL, false},
     {"rankable", SCORE_BOOL, false},
@@ -174,6 +175,52 @@ static const struct score_key block_keys[] = {
     {"public_drift_divergences", SCORE_ARRAY, false},
     {"reference_engine", SCORE_TEXT, false},
     {"stall_guardrail_passed", SCORE_BOOL, NULLABLE}, /* null: not known */
+    /* ranked (docs/ranked-blocks.md) */
+    {"parity_all_ok", SCORE_BOOL, false},
+    {"baseline_serial_seconds_per_token_mean", SCORE_REAL, false},
+    {"candidate_dflash_seconds_per_token_mean", SCORE_REAL, false},
+    {"dflash_weights_hash", SCORE_TEXT, false},
+    {"block_pairs", SCORE_ARRAY, false},
+    {"block_null_pairs", SCORE_ARRAY, false},
+};
+static const char official_blocks[] = "dflash-paired-decode-only";
+/* What a ranked score has besides what every score has. */
+static const char *const block_official_required[] = {
+    "oracle",
+    "official_score",
+    "rankable",
+    "aggregation",
+    "scoring_normalized",
+    "decode_tokens",
+    "block_size",
+    "accepted_pair_count",
+    "target_pair_count",
+    "parity_all_ok",
+    "dflash_decode_speedup_normalized",
+    "noop_reference_decode_speedup",
+    "dflash_decode_speedup_ratio_of_means",
+    "dflash_decode_speedup_median",
+    "dflash_decode_speedup_min",
+    "baseline_serial_seconds_per_token_mean",
+    "candidate_dflash_seconds_per_token_mean",
+    "dflash_weights_hash",
+};
+/* Of what was measured: there when the score has passed. */
+static const char *const block_official_passed[] = {"block_pairs", "block_null_pairs", "statistics",
+                                                    "gates"};
+/* One attempt at a pair; null: its leg was not run. */
+static const struct score_key block_pair_keys[] = {
+    {"pair", SCORE_INT, false},
+    {"attempt", SCORE_INT, false},
+    {"order", SCORE_TEXT, false},
+    {"control_seconds_per_token", SCORE_REAL, NULLABLE},
+    {"control_p50_request_seconds", SCORE_REAL, NULLABLE},
+    {"control_max_request_seconds", SCORE_REAL, NULLABLE},
+    {"candidate_seconds_per_token", SCORE_REAL, NULLABLE},
+    {"candidate_p50_request_seconds", SCORE_REAL, NULLABLE},
+    {"candidate_max_request_seconds", SCORE_REAL, NULLABLE},
+    {"accepted", SCORE_BOOL, false},
+    {"rejection", SCORE_TEXT, NULLABLE}, /* null: it counts */
 };
 static const struct score_key divergence_keys[] = {
     {"case", SCORE_TEXT, false},          {"step", SCORE_INT, false},
@@ -531,6 +578,68 @@ static bool check_nested(const json_t *metrics, struct error *err)
                          json_object_get(metrics, "per_prompt"), "metrics.per_prompt", err);
 }
 
+static bool has_all(const json_t *metrics, const char *const *keys, size_t count, struct error *err)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!json_object_get(metrics, keys[i]))
+            return bad(err, "metrics", keys[i], "is missing");
+    return true;
+}
+
+/* A pair counts exactly when it has no class of rejection, and then both of its legs were run. */
+static bool check_block_pairs(const json_t *metrics, const char *key, struct error *err)
+{
+    static const char *const words[] = {"control-first", "candidate-first",
+#define REJECTION_WORD(class, meaning) #class,
+                                        BLOCK_REJECTIONS(REJECTION_WORD)
+#undef REJECTION_WORD
+                                            NULL};
+    const json_t *list = json_object_get(metrics, key);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *pair = json_array_get(list, i);
+        char place[96];
+        snprintf(place, sizeof place, "metrics.%s[%zu]", key, i);
+        if (!check_record(block_pair_keys, COUNT_OF(block_pair_keys), COUNT_OF(block_pair_keys),
+                          pair, place, err) ||
+            !check_words(pair, place, words, err))
+            return false;
+        const bool accepted = json_is_true(json_object_get(pair, "accepted"));
+        if (accepted != json_is_null(json_object_get(pair, "rejection")))
+            return bad(err, place, "rejection", "must be null exactly when the pair counts");
+        if (accepted && (!json_is_number(json_object_get(pair, "control_seconds_per_token")) ||
+                         !json_is_number(json_object_get(pair, "candidate_seconds_per_token"))))
+            return bad(err, place, "accepted", "must not be true of a leg that was not run");
+    }
+    return true;
+}
+
+static size_t count_accepted(const json_t *list)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        count += json_is_true(json_object_get(json_array_get(list, i), "accepted"));
+    return count;
+}
+
+static bool check_official_blocks(const json_t *metrics, struct error *err)
+{
+    const bool passed = json_is_true(json_object_get(metrics, "rankable"));
+    const char *error = json_string_value(json_object_get(metrics, "error"));
+    if (passed != (error != NULL && *error == '\0'))
+        return bad(err, "metrics", "rankable", "must be true exactly when there is no error");
+    if (!has_all(metrics, block_official_required, COUNT_OF(block_official_required), err) ||
+        (passed &&
+         !has_all(metrics, block_official_passed, COUNT_OF(block_official_passed), err)) ||
+        !check_block_pairs(metrics, "block_pairs", err) ||
+        !check_block_pairs(metrics, "block_null_pairs", err))
+        return false;
+    const json_t *count = json_object_get(metrics, "accepted_pair_count");
+    return !passed ||
+           json_integer_value(count) ==
+               (json_int_t)count_accepted(json_object_get(metrics, "block_pairs")) ||
+           bad(err, "metrics", "accepted_pair_count", "must be the pairs that count");
+}
+
 /* The keys of block decoding: a mode's, and only there. */
 static bool check_blocks(const json_t *metrics, struct error *err)
 {
@@ -538,6 +647,8 @@ static bool check_blocks(const json_t *metrics, struct error *err)
     const char *mode = json_string_value(json_object_get(metrics, "mode"));
     if (!mode)
         return true;
+    if (strcmp(mode, official_blocks) == 0)
+        return check_official_blocks(metrics, err);
     if (strcmp(mode, modes[0]) != 0 && strcmp(mode, modes[1]) != 0)
         return bad(err, "metrics", "mode", "is not one of the words allowed there");
     for (size_t i = 0; i < BLOCK_REQUIRED; i++)
