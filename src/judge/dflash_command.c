@@ -132,6 +132,7 @@ bool dflash_prepare(struct dflash_setup *s, const char *const *hidden, struct er
            path_stamp(f->engine, s->engine, err) &&
            path_stamp(s->reference_engine, s->reference_stamp, err) && compare_engines(s, err) &&
            weights_check_format(f->weights, s->contract, err) &&
+           weights_check_shape(f->weights, s->contract, err) &&
            show_digest(s, "weights", f->weights, s->weights_sha256, err) &&
            show_digest(s, "drafter", f->drafter, s->drafter_sha256, err) &&
            (hidden[0] == NULL || (weights_check_golden(f->weights, hidden[0], err) &&

@@ -10,6 +10,7 @@
 #include "judge/golden.h"
 #include "judge/leg.h"
 #include "judge/measure.h"
+#include "judge/quiet/quiet.h"
 #include "judge/report.h"
 #include "judge/run.h"
 #include "judge/sandbox.h"
@@ -44,6 +45,7 @@ struct run {
     int64_t decode_steps;
     struct leg_result leg;
     struct semantic_judge semantic;
+    struct quiet *quiet; /* NULL: not opened */
     int64_t started_ns;
     double preflight_seconds;
 };
@@ -142,6 +144,7 @@ static bool preflight(struct run *r, struct leg_plan *plan, struct error *err)
     score_set_int(d, "weights_file_count", (int64_t)r->weights.files);
     if (!load_golden(r, err) || !weights_check_golden(o->weights, o->golden, err) ||
         !weights_check_format(o->weights, r->contract, err) ||
+        !weights_check_shape(o->weights, r->contract, err) ||
         (o->drafter != NULL && !weights_check_golden(o->drafter, o->golden, err)))
         return false;
     score_set_text(d, "golden_hash", r->golden->sha256);
@@ -153,6 +156,22 @@ static bool preflight(struct run *r, struct leg_plan *plan, struct error *err)
         return false;
     return run_check_engine(o->engine, err) && path_stamp(o->engine, r->engine_stamp, err) &&
            plan_sandbox(r, err);
+}
+
+/* The machine's condition around each phase: told, and of no consequence. */
+
+static bool look_before(void *context, const char *phase, struct error *err)
+{
+    struct run *r = context;
+    const struct quiet_point at = {.pair = 0, .leg = "candidate", .phase = phase};
+    return quiet_before(r->quiet, &at, err);
+}
+
+static bool look_after(void *context, const char *phase, struct error *err)
+{
+    struct run *r = context;
+    (void)phase;
+    return quiet_after(r->quiet, err);
 }
 
 static bool drive(struct run *r, struct leg_plan *plan, struct error *err)
@@ -167,9 +186,17 @@ static bool drive(struct run *r, struct leg_plan *plan, struct error *err)
                                      .mismatch_gap = r->contract->mismatch_logit_gap,
                                      .semantic = &r->semantic,
                                      .semantic_min_pass = r->contract->semantic_min_pass};
+    struct quiet_rules rules =
+        r->contract->has_quiet ? r->contract->quiet : quiet_rules_default(r->contract->platform);
+    const struct measure_watch watch = {look_before, look_after, r};
+    rules.cool_gate = o->cool_gate;
     plan->sandbox = &r->sandbox;
     plan->gates = &gates;
-    const bool ok = leg_run(plan, &r->arena, &r->leg, err);
+    plan->watch = &watch;
+    const bool ok = quiet_open(&rules, false, o->quiet, &r->quiet, err) &&
+                    leg_run(plan, &r->arena, &r->leg, err);
+    if (r->quiet != NULL)
+        score_set_json(&r->score, "gates", quiet_records(r->quiet));
     if (r->leg.started)
         leg_seal_identity(&r->leg.identity, &r->score);
     if (r->leg.peak_bytes > 0) {
@@ -398,6 +425,7 @@ enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err
             c->official_prefill_warmup_runs > 0 ? c->official_prefill_warmup_runs : 1;
         result = run_and_seal(&r, &plan, err);
     }
+    quiet_close(r.quiet);
     score_document_free(&r.score);
     golden_free(r.golden);
     contract_free(r.contract);

@@ -26,6 +26,7 @@ struct leg_plan {
     bool withhold_text; /* hidden prompts: no error holds a word or number of the engine's */
     bool silent;        /* no progress, no engine log */
 
+    bool untimed; /* correctness alone: the members of the window are not looked at */
     struct measure_oracle oracle;
     int64_t warmup_runs;          /* prefills before the timed one */
     const struct wire_spec *spec; /* NULL: serial */

@@ -49,14 +49,14 @@ static bool check_count(const struct contract *c, struct error *err)
     return error_at(err, c->path, "timed_prompt_pool", NULL);
 }
 
-static bool check_entry(const struct contract *c, size_t index, struct error *err)
+static bool check_entry(const struct contract *c, size_t index, bool normalised, struct error *err)
 {
     const struct contract_pool_entry *e = &c->pool[index];
     if (!e->path)
         return entry_fail(c, index, "path", "missing", "an entry needs its path", err);
     if (e->bytes == 0)
         return entry_fail(c, index, "bytes", "missing", "an entry needs its length", err);
-    if (e->noop_decode_speedup == 0)
+    if (normalised && e->noop_decode_speedup == 0)
         return entry_fail(c, index, "noop_decode_speedup", "missing",
                           "an entry needs the speedup of the unmodified engine", err);
     const char *name = path_basename(e->path);
@@ -109,10 +109,11 @@ static bool check_file(const struct contract *c, size_t index, const char *folde
     return ok;
 }
 
-bool pool_check(const struct contract *c, const char *folder, struct error *err)
+static bool check_pool(const struct contract *c, const char *folder, bool normalised,
+                       struct error *err)
 {
     for (size_t i = 0; i < c->pool_count; i++)
-        if (!check_entry(c, i, err))
+        if (!check_entry(c, i, normalised, err))
             return false;
     if (!check_count(c, err))
         return false;
@@ -122,6 +123,16 @@ bool pool_check(const struct contract *c, const char *folder, struct error *err)
         ok = check_file(c, i, folder, seeds, err);
     json_decref(seeds);
     return ok;
+}
+
+bool pool_check(const struct contract *c, const char *folder, struct error *err)
+{
+    return check_pool(c, folder, true, err);
+}
+
+bool pool_check_plain(const struct contract *c, const char *folder, struct error *err)
+{
+    return check_pool(c, folder, false, err);
 }
 
 bool pool_kernel_random(void *context, uint16_t *out)

@@ -1,4 +1,4 @@
-/* The pool of hidden prompts of a block-decoding track, and the draw of one for a run
+/* The pool of hidden prompts of a track, and the draw of one for a run
  * (dflash-track.md section 2). A pool that is not whole is never drawn from. */
 #ifndef MLXFAST_JUDGE_POOL_H
 #define MLXFAST_JUDGE_POOL_H
@@ -18,6 +18,8 @@ enum { POOL_LEAST = 8 }; /* different digests, and different paths */
  * IO), and no two may hold the same seed_tokens in other bytes (POOL-INVALID). NULL: the files are
  * not looked at. */
 bool pool_check(const struct contract *c, const char *folder, struct error *err);
+/* The same of a pool whose scores are not normalised: entries need no speedup. */
+bool pool_check_plain(const struct contract *c, const char *folder, struct error *err);
 
 /* A number from 0 to 65535 from its source; false: the source has failed. */
 typedef bool pool_random(void *context, uint16_t *out);

@@ -85,6 +85,18 @@
       "The contract given to a report is not the one that the score was sealed under.")            \
     X("REPORT-BENCH-INVALID", "A report's roofline file is no measurement of bench-worker bench.")
 
+/* Evidence for a score: keys, statements, the log, bundles (docs/evidence.md). */
+#define REFUSALS_EVIDENCE(X)                                                                       \
+    X("KEY-EXISTS", "A key pair is to be made where a file of it already stands.")                 \
+    X("KEY-INVALID", "A file is no Ed25519 key of the kind, or others may read a signing key.")    \
+    X("STATEMENT-INVALID", "A statement breaks its form or is not in canonical spelling.")         \
+    X("EVIDENCE-MISMATCH", "Files that belong together, or a statement and a log, disagree.")      \
+    X("LOG-INVALID", "A log's entry was edited, deleted, inserted or moved, or its end cut off.")  \
+    X("LOG-TORN", "The writing of a log's last line was cut off.")                                 \
+    X("BUNDLE-INVALID",                                                                            \
+      "A bundle is no archive in its one spelling: cut off, changed, or with a member that it "    \
+      "may not hold.")
+
 /* The engine and the wire (engine-protocol.md section 11). The names without hyphens are the
  * protocol's. */
 #define REFUSALS_ENGINE(X)                                                                         \
@@ -199,6 +211,8 @@
     X("NOOP-SPEEDUP-UNPINNED",                                                                     \
       "A score must be normalised, and the contract pins no speedup for its golden.")              \
     X("RAW-SPEEDUP-IMPLAUSIBLE", "A raw speedup is outside the contract's bounds.")                \
+    X("BLOCK-PAIRS-REJECTED",                                                                      \
+      "Too few pairs of a ranked run were measured validly; no failure of the submission.")        \
     X("PUBLIC-DRIFT-TRIPWIRE",                                                                     \
       "The engine's tokens drifted from the public golden's, or were not compared with them.")     \
     X("POOL-INVALID",                                                                              \
@@ -270,6 +284,7 @@
     REFUSALS_CONTRACT(X)                                                                           \
     REFUSALS_GOLDEN(X)                                                                             \
     REFUSALS_SEAL(X)                                                                               \
+    REFUSALS_EVIDENCE(X)                                                                           \
     REFUSALS_ENGINE(X)                                                                             \
     REFUSALS_EQUATION(X)                                                                           \
     REFUSALS_COHORT(X)                                                                             \

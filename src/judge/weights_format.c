@@ -5,6 +5,8 @@
 #include "base/file.h"
 #include "base/json.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { CONFIG_MAX = 16 << 20, HEADER_MAX = 64 << 20, GROUP = 32, BITS = 8 };
@@ -156,5 +158,55 @@ bool weights_check_format(const char *folder, const struct contract *c, struct e
         if (text_ends(names[i], ".safetensors"))
             ok = check_shard(&k, path_join(&k.arena, folder, names[i]));
     arena_free(&k.arena);
+    return ok;
+}
+
+static bool other_shape(const char *path, const char *key, const char *value, const char *wanted,
+                        const struct contract *c, struct error *err)
+{
+    error_set(err, "WEIGHTS-SHAPE-MISMATCH",
+              "the weights are of another model than the contract for \"%s\" pins: %s %s",
+              c->track_id, key, wanted);
+    return error_at(err, path, key, value);
+}
+
+static bool same_count(const char *path, const json_t *config, const char *key, int64_t wanted,
+                       const struct contract *c, struct error *err)
+{
+    const json_t *own = json_object_get(config, key);
+    if (!own)
+        own = json_object_get(json_object_get(config, "text_config"), key);
+    if (!json_is_integer(own) || json_integer_value(own) == wanted)
+        return true;
+    char value[32], text[32];
+    snprintf(value, sizeof value, "%" JSON_INTEGER_FORMAT, json_integer_value(own));
+    snprintf(text, sizeof text, "%" PRId64, wanted);
+    return other_shape(path, key, value, text, c, err);
+}
+
+/* A model of text inside another may be named at either place. */
+static bool same_type(const char *path, const json_t *config, const char *wanted,
+                      const struct contract *c, struct error *err)
+{
+    static const char key[] = "model_type";
+    const char *top = json_string_value(json_object_get(config, key));
+    const char *text =
+        json_string_value(json_object_get(json_object_get(config, "text_config"), key));
+    if ((!top && !text) || (top && strcmp(top, wanted) == 0) || (text && strcmp(text, wanted) == 0))
+        return true;
+    return other_shape(path, key, text ? text : top, wanted, c, err);
+}
+
+bool weights_check_shape(const char *folder, const struct contract *c, struct error *err)
+{
+    struct arena a = {0};
+    const char *path = path_join(&a, folder, "config.json");
+    json_t *config = json_read_file(path, CONFIG_MAX, JSON_DEPTH_DEFAULT, NULL);
+    const bool ok = !c->has_model || !config ||
+                    (same_type(path, config, c->golden_model_type, c, err) &&
+                     same_count(path, config, "vocab_size", c->vocab_size, c, err) &&
+                     same_count(path, config, "num_hidden_layers", c->num_hidden_layers, c, err));
+    json_decref(config);
+    arena_free(&a);
     return ok;
 }

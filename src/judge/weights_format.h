@@ -17,4 +17,9 @@
  * IO, NOT-A-REGULAR-FILE. */
 bool weights_check_format(const char *folder, const struct contract *c, struct error *err);
 
+/* config.json tells of the model that the contract pins: model_type (golden_model_type), vocab_size
+ * and num_hidden_layers, at its top or in text_config. What it does not tell, or the contract does
+ * not pin, is not compared. Error WEIGHTS-SHAPE-MISMATCH (file, key, value). */
+bool weights_check_shape(const char *folder, const struct contract *c, struct error *err);
+
 #endif
