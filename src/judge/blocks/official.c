@@ -69,6 +69,7 @@ static bool check_correctness(struct official *r)
     const struct leg_plan plan = {.engine = r->o->engine,
                                   .weights = r->o->weights,
                                   .drafter = r->o->drafter,
+                                  .resources = r->o->resources,
                                   .sandbox = &s->candidate_sandbox,
                                   .yarn_magnitude = c->yarn_magnitude,
                                   .withhold_text = true,

@@ -210,6 +210,7 @@ static bool plan_sandbox(struct blocks_setup *s, bool baseline, struct sandbox_p
         .weights = c->weights,
         .drafter = o->drafter,
         .engine_trees = trees,
+        .resources = o->resources,
         .hidden = hidden,
         .features = s->contract->platform != NULL && strcmp(s->contract->platform, "cuda") == 0
                         ? SANDBOX_GPU
@@ -222,6 +223,7 @@ static bool plan_workers(struct blocks_setup *s, struct error *err)
 {
     const struct blocks_official_options *o = s->o;
     struct client_options common = {.drafter = o->drafter,
+                                    .resources = o->resources,
                                     .block_protocol = true,
                                     .withhold_text = true,
                                     .yarn_magnitude = s->contract->yarn_magnitude};

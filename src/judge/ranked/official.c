@@ -2,6 +2,7 @@
 
 #include "base/child.h"
 #include "base/clock.h"
+#include "judge/blocks/dispatch.h"
 #include "judge/ranked/official_run.h"
 
 #include <string.h>
@@ -56,10 +57,12 @@ static enum iterate_exit run_and_seal(struct official *r, struct error *err)
 
 enum iterate_exit official_run(const struct official_options *o, struct error *err)
 {
+    enum iterate_exit result;
+    if (blocks_dispatch(o, &result, err))
+        return result;
     struct official r = {.o = o, .started_ns = clock_now_ns()};
     score_document_init(&r.score, "rust");
-    const enum iterate_exit result =
-        official_open(&r, err) ? run_and_seal(&r, err) : ITERATE_REFUSED;
+    result = official_open(&r, err) ? run_and_seal(&r, err) : ITERATE_REFUSED;
     official_close(&r);
     return result;
 }
