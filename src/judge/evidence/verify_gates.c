@@ -1,0 +1,96 @@
+/* The records of the quiet gates against the limits that the contract declares (or the platform's
+ * where it declares none): no phase of a run that passed was timed on a busy or hot machine. */
+#include "judge/evidence/verify.h"
+
+#include "judge/quiet/quiet.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char subject[] = "metrics.gates";
+
+static bool is_number_at(const json_t *o, const char *key)
+{
+    return json_is_number(json_object_get(o, key));
+}
+
+static bool is_one_of(const char *text, const char *one, const char *other)
+{
+    return strcmp(text, one) == 0 || strcmp(text, other) == 0;
+}
+
+/* What is wrong with a record; NULL: it is within the limits. */
+static const char *broken(const json_t *record, const struct quiet_rules *r)
+{
+    const json_t *quiet = json_object_get(record, "quiescence");
+    const json_t *heat = json_object_get(record, "temperature");
+    const json_t *seen = json_object_get(record, "telemetry");
+    const char *heat_state = verify_text(heat, "state");
+    if (!is_one_of(verify_text(quiet, "state"), "quiet", "waited"))
+        return "the machine was not quiet";
+    if (is_number_at(quiet, "load") &&
+        !(verify_number(quiet, "load") - verify_number(quiet, "own_load") < r->load_max))
+        return "the load is not below the limit";
+    if (is_number_at(quiet, "gpu_use") && !(verify_number(quiet, "gpu_use") < r->gpu_use_max))
+        return "the GPU's use is not below the limit";
+    if (strcmp(heat_state, "skipped-no-reader") == 0)
+        return r->temperature_required ? "no temperature was read" : NULL;
+    if (!is_one_of(heat_state, "fired", "waited"))
+        return "the machine was not cool";
+    if (verify_number(heat, "limit") != r->celsius_max)
+        return "the limit of temperature is not the contract's";
+    if (!is_number_at(heat, "celsius") || verify_number(heat, "celsius") > r->celsius_max)
+        return "the temperature is above the limit";
+    if (json_is_true(json_object_get(seen, "throttled")))
+        return "the clocks were throttled";
+    return NULL;
+}
+
+/* Attempts at block pairs that were rejected for what the machine did, null pairs among them. */
+static size_t spoiled_attempts(const json_t *metrics)
+{
+    static const char *const lists[] = {"block_pairs", "block_null_pairs"};
+    size_t count = 0;
+    for (size_t k = 0; k < 2; k++) {
+        const json_t *list = json_object_get(metrics, lists[k]);
+        for (size_t i = 0; i < json_array_size(list); i++)
+            count += is_one_of(verify_text(json_array_get(list, i), "rejection"),
+                               "temperature_timeout", "telemetry");
+    }
+    return count;
+}
+
+void verify_gates(const struct verify_run *run, struct findings *f)
+{
+    const json_t *gates = json_object_get(run->metrics, "gates");
+    const struct contract *c = run->contract;
+    if (!verify_is_ranked(run) || !run->passed || !c) {
+        if (gates)
+            findings_add(f, FINDING_SKIPPED, subject,
+                         "not checked: only a ranked run that passed is held to the limits of its "
+                         "contract");
+        return;
+    }
+    const struct quiet_rules *rules = &c->quiet;
+    const size_t count = json_array_size(gates);
+    const size_t allowed = 2 * spoiled_attempts(run->metrics); /* legs */
+    size_t outside = 0;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *record = json_array_get(gates, i);
+        const char *what = broken(record, rules);
+        if (what && ++outside > allowed) {
+            findings_add(f, FINDING_FAILED, subject, "record %zu, pair %lld %s %s: %s", i + 1,
+                         (long long)json_integer_value(json_object_get(record, "pair")),
+                         verify_text(record, "leg"), verify_text(record, "phase"), what);
+            return;
+        }
+    }
+    if (count == 0)
+        findings_add(f, FINDING_FAILED, subject, "a ranked run without a record of its gates");
+    else
+        findings_add(f, FINDING_OK, subject,
+                     "%zu of %zu records are within the limits: load %.3g, GPU use %.3g, %.3g "
+                     "degrees; the others are of attempts that do not count",
+                     count - outside, count, rules->load_max, rules->gpu_use_max,
+                     rules->celsius_max);
+}
