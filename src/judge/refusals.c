@@ -9,6 +9,7 @@
 #define ROW_CONTRACT(name, meaning) {"Contract", name, meaning},
 #define ROW_GOLDEN(name, meaning) {"Goldens and weights", name, meaning},
 #define ROW_SEAL(name, meaning) {"Scores and seals", name, meaning},
+#define ROW_EVIDENCE(name, meaning) {"Evidence", name, meaning},
 #define ROW_ENGINE(name, meaning) {"The engine and the wire", name, meaning},
 #define ROW_EQUATION(name, meaning) {"Equations of FreeRunConsistency", name, meaning},
 #define ROW_COHORT(name, meaning) {"Cohorts", name, meaning},
@@ -23,11 +24,12 @@
 
 static const struct refusal table[] = {
     REFUSALS_INPUT(ROW_INPUT) REFUSALS_CONTRACT(ROW_CONTRACT) REFUSALS_GOLDEN(ROW_GOLDEN)
-        REFUSALS_SEAL(ROW_SEAL) REFUSALS_ENGINE(ROW_ENGINE) REFUSALS_EQUATION(ROW_EQUATION)
-            REFUSALS_COHORT(ROW_COHORT) REFUSALS_SEMANTIC(ROW_SEMANTIC)
-                REFUSALS_MANIFEST(ROW_MANIFEST) REFUSALS_SANDBOX(ROW_SANDBOX)
-                    FIDELITY_VIOLATIONS(ROW_VIOLATION) REFUSALS_BLOCKS(ROW_BLOCKS)
-                        REFUSALS_SURFACE(ROW_SURFACE) REFUSALS_QUIET(ROW_QUIET) REFUSALS_RUN(ROW_RUN)};
+        REFUSALS_SEAL(ROW_SEAL) REFUSALS_EVIDENCE(ROW_EVIDENCE) REFUSALS_ENGINE(ROW_ENGINE)
+            REFUSALS_EQUATION(ROW_EQUATION) REFUSALS_COHORT(ROW_COHORT)
+                REFUSALS_SEMANTIC(ROW_SEMANTIC) REFUSALS_MANIFEST(ROW_MANIFEST)
+                    REFUSALS_SANDBOX(ROW_SANDBOX) FIDELITY_VIOLATIONS(ROW_VIOLATION)
+                        REFUSALS_BLOCKS(ROW_BLOCKS) REFUSALS_SURFACE(ROW_SURFACE)
+                            REFUSALS_QUIET(ROW_QUIET) REFUSALS_RUN(ROW_RUN)};
 
 const struct refusal *refusals_all(size_t *count)
 {
