@@ -8,6 +8,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("BUILD", ROOT / "build")).resolve()
+# Set where programs run with sanitizers: the longest tests take fewer or shorter runs then.
+QUICK = "MLXFAST_TEST_QUICK" in os.environ
 SHARED = pathlib.Path(os.environ.get("MLXFAST_SHARED", ROOT.parent / "shared")).resolve()
 
 
