@@ -41,7 +41,7 @@ static enum iterate_exit run_and_seal(struct official *r, struct error *err)
     ran = ran && official_check_unchanged(r, &why);
     official_fill(r, ran, &why);
     const bool passed = r->score.passed;
-    if (!official_seal(r, err))
+    if (!official_seal(r, err) || !official_sign(r, err))
         return ITERATE_NOT_PASSED;
     if (!r->o->quiet)
         official_show(r);

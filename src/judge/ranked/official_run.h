@@ -87,6 +87,9 @@ bool official_check_unchanged(struct official *r, struct error *err);
 /* official_seal.c */
 void official_fill(struct official *r, bool ran, const struct error *why);
 bool official_seal(struct official *r, struct error *err);
+/* Where a key is named: the statement about what was sealed, passed or not, and its entry in the
+ * log. True as well when there is nothing to do. */
+bool official_sign(struct official *r, struct error *err);
 void official_show(const struct official *r);
 
 #endif

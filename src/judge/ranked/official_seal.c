@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/terminal.h"
+#include "judge/evidence/evidence.h"
 #include "judge/seal.h"
 
 #include <math.h>
@@ -250,6 +251,44 @@ bool official_seal(struct official *r, struct error *err)
                                    .benchd_executable = run_own_path(&r->arena),
                                    .sandbox = r->sandbox_seal};
     return seal_write(&r->score, &in, err);
+}
+
+bool official_sign(struct official *r, struct error *err)
+{
+    const char *key = evidence_key_of(r->o->signing_key), *log = evidence_log_of(r->o->log);
+    if (key == NULL && log == NULL)
+        return true;
+    if (key == NULL) {
+        error_set(err, "USAGE", "a log takes signed statements only: a key is missing");
+        return error_at(err, NULL, "--log", log);
+    }
+    const char **goldens = arena_array(&r->arena, 2 * r->prompt_count + 1, sizeof *goldens);
+    size_t count = 0;
+    for (size_t i = 0; i < r->prompt_count; i++) {
+        const struct official_prompt *p = &r->prompts[i];
+        if (p->golden != NULL)
+            goldens[count++] = p->golden->path;
+        if (p->control != NULL && p->control != p->golden)
+            goldens[count++] = p->control->path;
+    }
+    const struct evidence_signing in = {
+        .files = {.score = r->o->score_path,
+                  .contract = r->o->contract,
+                  .goldens = goldens,
+                  .golden_count = count,
+                  .calibration = r->calibration != NULL ? r->calibration_path : NULL},
+        .key = key,
+        .box = r->box,
+        .log = log};
+    struct evidence_signed done;
+    if (!evidence_sign(&in, &done, err))
+        return false;
+    if (!r->o->quiet && done.logged)
+        fprintf(stderr, "signed by %s, entry %llu of the log\n", done.key,
+                (unsigned long long)done.entry.index);
+    else if (!r->o->quiet)
+        fprintf(stderr, "signed by %s\n", done.key);
+    return true;
 }
 
 /* ---- for people ---- */
