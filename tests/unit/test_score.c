@@ -336,7 +336,13 @@ static void test_optional_keys(void **state)
     score_set_json(&d, "per_prompt",
                    json_pack("[{s:s,s:f,s:f}]", "prompt_sha256", "00", "effective_mean_draft_len",
                              1.0, "mtp_seconds_per_token_mean", 1.0));
-    score_set_json(&d, "gates", json_pack("[{s:i}]", "pair", 1));
+    score_set_json(&d, "gates",
+                   json_loads("[{\"pair\":1,\"leg\":\"control\",\"phase\":\"decode\","
+                              "\"quiescence\":{\"state\":\"quiet\",\"waited_seconds\":0,"
+                              "\"load\":0.4,\"own_load\":0,\"others_cpu\":0,\"own_cpu\":0,"
+                              "\"window_seconds\":2,\"gpu_use\":null},"
+                              "\"temperature\":null,\"telemetry\":null}]",
+                              0, NULL));
     json_t *document = render(&d);
     assert_int_equal(json_object_size(json_object_get(document, "metrics")), 56 + 9);
     json_decref(document);
@@ -374,7 +380,8 @@ static void test_render_refuses(void **state)
         {"paired_legs", "[{\"pair\":1}]", "metrics.paired_legs[0].prompt_sha256"},
         {"paired_legs", "[7]", "metrics.paired_legs[0]"},
         {"per_prompt", "[{\"tokens\":[1]}]", "metrics.per_prompt[0].tokens"},
-        {"gates", "[1]", "metrics.gates"},
+        {"gates", "[1]", "metrics.gates[0]"},
+        {"gates", "[{\"pair\":1}]", "metrics.gates[0].leg"},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct score_document d;
