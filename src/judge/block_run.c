@@ -217,10 +217,11 @@ bool block_run(struct client *c, const struct block_run_plan *plan, struct arena
     out->run.rounds = l.storage.rounds;
     struct wire_request warm = client_request(WIRE_KIND_dflash_decode_warm);
     struct progress p = {.quiet = plan->quiet};
+    if (!client_call(c, &warm, 0, NULL, NULL, err) || !watch_before(plan->watch, err))
+        return false;
     progress_begin(&p, plan->block_size > 1 ? "blocks" : "serial", "tokens",
                    (uint64_t)plan->tokens);
-    bool ok = client_call(c, &warm, 0, NULL, NULL, err) && watch_before(plan->watch, err) &&
-              timed(&l, err) && watch_after(plan->watch, err);
+    bool ok = timed(&l, err) && watch_after(plan->watch, err);
     progress_update(&p, (uint64_t)(l.given < plan->tokens ? l.given : plan->tokens));
     progress_end(&p);
     if (!ok)

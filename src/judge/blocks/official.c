@@ -258,7 +258,8 @@ enum iterate_exit blocks_official_run(const struct blocks_official_options *o, s
     if (!blocks_setup_open(&r.setup, err) || !run_seal_source(false, &r.score, err)) {
         result = refused(err);
     } else if (!quiet_open(&r.setup.contract->quiet, true, o->quiet, &r.quiet, err)) {
-        result = is_interrupted(err) ? ITERATE_INTERRUPTED : ITERATE_DECLINED;
+        /* Switched off is misuse; a machine without a reader is the machine's. */
+        result = is_named(err, "TEMPERATURE-READER-MISSING") ? ITERATE_DECLINED : refused(err);
     } else {
         r.rule = blocks_rule(r.setup.contract);
         run(&r);
