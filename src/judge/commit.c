@@ -57,16 +57,13 @@ static bool read_head(struct arena *a, const char *git, struct buffer *b, char o
            b->data != NULL && find_packed(b->data, ref, out);
 }
 
-bool commit_find(char out[COMMIT_HEX])
+/* The work tree around a folder, up to so many levels. */
+static bool find_around(const char *folder, int levels, char out[COMMIT_HEX])
 {
-    out[0] = '\0';
-    const char *given = getenv("MLXFAST_COMMIT_SHA");
-    if (given != NULL && given[0] != '\0')
-        return text_is_lower_hex(given, 40) && text_copy(out, COMMIT_HEX, given);
     struct arena a = {0};
     struct buffer b = {0};
-    const char *folder = ".";
-    for (int level = 0; level < COMMIT_LEVELS; level++) {
+    out[0] = '\0';
+    for (int level = 0; level < levels; level++) {
         const char *git = path_join(&a, folder, ".git");
         if (file_is_directory(git)) {
             if (!read_head(&a, git, &b, out))
@@ -82,9 +79,24 @@ bool commit_find(char out[COMMIT_HEX])
                 out[0] = '\0';
             break;
         }
-        folder = level == 0 ? ".." : path_join(&a, folder, "..");
+        folder = path_join(&a, folder, "..");
     }
     buffer_free(&b);
     arena_free(&a);
+    return out[0] != '\0';
+}
+
+bool commit_find(char out[COMMIT_HEX])
+{
+    out[0] = '\0';
+    const char *given = getenv("MLXFAST_COMMIT_SHA");
+    if (given != NULL && given[0] != '\0')
+        return text_is_lower_hex(given, 40) && text_copy(out, COMMIT_HEX, given);
+    find_around(".", COMMIT_LEVELS, out);
     return true;
+}
+
+bool commit_find_of(const char *folder, char out[COMMIT_HEX])
+{
+    return find_around(folder, 1, out);
 }

@@ -8,5 +8,7 @@
 enum { COMMIT_HEX = 41 };
 /* "" when there is none. False (and ""): MLXFAST_COMMIT_SHA is set and no commit id. */
 bool commit_find(char out[COMMIT_HEX]);
+/* The HEAD of the work tree whose root the folder is; false (and ""): it is none. */
+bool commit_find_of(const char *folder, char out[COMMIT_HEX]);
 
 #endif

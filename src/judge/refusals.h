@@ -237,6 +237,40 @@
     X("WRITE-GATE-GIT-FAILED",                                                                     \
       "git could not compare two commits of the candidate's tree, or list one.")
 
+/* The trees, residents and calibration of a ranked run (contract-and-scoring.md section 6,
+ * benchd-cli.md, "Per-leg resident service"). */
+#define REFUSALS_BASELINE(X)                                                                       \
+    X("BASELINE-WORKSPACE-MISSING",                                                                \
+      "The organiser's tree is not named, not there, no folder, or a symbolic link.")              \
+    X("BASELINE-WORKSPACE-NO-ENGINE", "The organiser's tree has no engine at the relative path.")  \
+    X("BASELINE-WORKSPACE-NO-WEIGHTS",                                                             \
+      "The organiser's tree has no weights folder at the relative path.")                          \
+    X("BASELINE-ENGINE-NOT-ROOT-RELATIVE",                                                         \
+      "The engine's path is not relative to the root of its tree, or leads out of it.")            \
+    X("BASELINE-WEIGHTS-NOT-ROOT-RELATIVE",                                                        \
+      "The weights' path is not relative to the root of its tree, or leads out of it.")            \
+    X("LEG-SERVE-SCRIPT-MISSING", "The tree of a leg has no script of its own for its resident.")  \
+    X("LEG-SERVE-BOOT-FAILED",                                                                     \
+      "The script failed, did not end in time, or named no socket of this user's.")                \
+    X("LEG-SERVE-STOP-FAILED",                                                                     \
+      "The script did not stop its resident, or something else answers at the socket.")            \
+    X("LEG-SERVE-INHERITED-SOCKET", "The environment already names a resident.")                   \
+    X("LEG-SERVE-IDENTITY-MISSING",                                                                \
+      "A leg had a resident and the engine's hello does not say which.")                           \
+    X("LEG-SERVE-SHARED-RESIDENT", "Two legs were served by one load of one resident.")            \
+    X("BASELINE-CALIBRATION-MISSING", "The calibration of the box is not named or not there.")     \
+    X("BASELINE-CALIBRATION-INVALID", "The calibration file breaks a rule of its form.")           \
+    X("BASELINE-CALIBRATION-WHOLE-WINDOW-DECODE",                                                  \
+      "The calibration file is of an old version that times decoding with its seed.")              \
+    X("BASELINE-CALIBRATION-TRACK-MISMATCH", "The calibration is of another track.")               \
+    X("BASELINE-CALIBRATION-BOX-MISMATCH", "The calibration is of another machine.")               \
+    X("BASELINE-CALIBRATION-PROMPT-MISMATCH", "The calibration holds no prompt of the name.")      \
+    X("BASELINE-BOX-UNRESOLVED", "Neither RUNNER_NAME nor a flag names the machine.")              \
+    X("CALIBRATION-CV-EXCEEDED", "The passes of a calibration differ by more than is allowed.")    \
+    X("CALIBRATION-SPEC-ARMED", "The reference engine speculated where it is to be serial.")       \
+    X("SERIAL-CONTROL-LEG-OUTSIDE-BAND",                                                           \
+      "A serial control leg is not as fast as the calibration of its machine allows for.")
+
 /* Runs. */
 #define REFUSALS_RUN(X)                                                                            \
     X("TokenMismatch", "A token of a timed phase is not the golden's.")                            \
@@ -290,8 +324,8 @@
     REFUSALS_COHORT(X)                                                                             \
     REFUSALS_SEMANTIC(X)                                                                           \
     REFUSALS_SURFACE(X)                                                                            \
-    REFUSALS_QUIET(X)                                                                              \
-    REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_BLOCKS(X) REFUSALS_RUN(X)
+    REFUSALS_QUIET(X) REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_BLOCKS(X)                  \
+    REFUSALS_BASELINE(X) REFUSALS_RUN(X)
 
 struct refusal {
     const char *group, *name, *meaning;

@@ -24,7 +24,16 @@ int tool_ngram_similarity(int argc, char **argv);   /* 0, 1 above the limit, 2 u
 int tool_dflash_score(int argc, char **argv);       /* 0 passed, 1 not, 2 usage or refused, 3 I/O */
 int tool_draw_prompt(int argc, char **argv);        /* 0 drawn, 1 refused, 2 usage, 3 I/O */
 int tool_report(int argc, char **argv);             /* 0 made, 1 refused, 2 usage, 3 I/O */
+int tool_keygen(int argc, char **argv);             /* 0, 1 there already, 2 usage, 3 I/O */
+int tool_sign(int argc, char **argv);               /* 0 signed, 1 refused, 2 usage, 3 I/O */
+int tool_log(int argc, char **argv);                /* 0, 1 broken or refused, 2 usage, 3 I/O */
+int tool_bundle(int argc, char **argv);             /* 0 packed, 1 refused, 2 usage, 3 I/O */
+int tool_verify(int argc, char **argv);             /* 0 proved, 1 failed, 2 usage, 3 unreadable */
+int tool_calibrate_baseline(int argc, char **argv); /* 0 written, 1 not, 2 usage, 130 interrupted */
+int tool_measure_noop(int argc, char **argv);       /* 0 measured, 1, 2, 130 likewise */
 int tool_quiet(int argc, char **argv);              /* 0 quiet, 1 not, 2, 130 interrupted */
+int tool_noise(int argc, char **argv);              /* 0 measured, 1 failed, 2 usage, 130 */
+int tool_compare(int argc, char **argv);            /* 0 verdicts, 1 declined, 2 usage, 130 */
 int tool_refusals(int argc, char **argv);           /* docs/refusals.md on stdout */
 /* First on the command line, for scripts: 0 cool or skipped, 1 aborted, 2, 130. */
 int tool_cool_gate_only(int argc, char **argv);
