@@ -168,7 +168,7 @@ def main():
         else:
             say(f"skip format: the style is that of clang-format 14, here is {version.strip()}")
         cmocka("unit", ROOT / "build")
-        pytest("programs", ["tests/cli"])
+        pytest("programs", ["tests/cli", "tests/web"])
     if not fast:
         if build("build-sanitizers", ["SAN=1", "all", "tests", "engines"]):
             cmocka("unit-sanitizers", ROOT / "build" / "san", env={"MLXFAST_TEST_QUICK": "1"})

@@ -110,6 +110,15 @@ static bool is_figure(const char *cell)
     return isdigit((unsigned char)cell[0]) || (cell[0] == '-' && isdigit((unsigned char)cell[1]));
 }
 
+/* A column of figures, dashes among them. */
+static bool are_figures(const struct sheet_item *t, int column)
+{
+    bool all = column > 0 && t->rows > 0;
+    for (size_t row = 0; all && row < t->rows; row++)
+        all = is_figure(t->cells[row * (size_t)t->columns + (size_t)column]);
+    return all;
+}
+
 static void put_tiles(const struct sheet_item *t, struct buffer *out)
 {
     buffer_text(out, "<dl class=\"tiles\">\n");
@@ -134,27 +143,30 @@ static void put_table(const struct sheet_item *t, struct buffer *out)
     }
     buffer_text(out, "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"");
     html_escape(t->text, out);
-    buffer_text(out, "\"><table>\n<caption>");
+    buffer_printf(out, "\"><table%s>\n<caption>", t->columns <= 2 ? " class=\"narrow\"" : "");
     html_escape(t->text, out);
     buffer_text(out, "</caption>\n");
     if (t->heads) {
         buffer_text(out, "<thead><tr>");
         for (int i = 0; i < t->columns; i++) {
-            const bool figures = i > 0 && t->rows > 0 && is_figure(t->cells[i]);
-            buffer_text(out, figures ? "<th scope=\"col\" class=\"n\">" : "<th scope=\"col\">");
+            buffer_text(out, are_figures(t, i) ? "<th scope=\"col\" class=\"n\">"
+                                               : "<th scope=\"col\">");
             html_escape(t->heads[i], out);
             buffer_text(out, "</th>");
         }
         buffer_text(out, "</tr></thead>\n");
     }
     buffer_text(out, "<tbody>\n");
+    bool figures[32] = {0};
+    for (int i = 0; i < t->columns && i < 32; i++)
+        figures[i] = are_figures(t, i);
     for (size_t row = 0; row < t->rows; row++) {
         buffer_text(out, "<tr>");
         for (int i = 0; i < t->columns; i++) {
             const char *cell = t->cells[row * (size_t)t->columns + (size_t)i];
-            buffer_text(out, i == 0            ? "<th scope=\"row\">"
-                             : is_figure(cell) ? "<td class=\"n\">"
-                                               : "<td>");
+            buffer_text(out, i == 0       ? "<th scope=\"row\">"
+                             : figures[i] ? "<td class=\"n\">"
+                                          : "<td>");
             html_escape(cell, out);
             buffer_text(out, i == 0 ? "</th>" : "</td>");
         }

@@ -78,7 +78,7 @@
                         g.strokeStyle = c.paper;
                         g.lineWidth = 1.5;
                         g.beginPath();
-                        g.arc(chart.scales.x.getPixelForValue(series.at[i]), bar.y, 5, 0, 2 * Math.PI);
+                        g.arc(chart.scales.x.getPixelForValue(series.at[i]), bar.y, 4, 0, 2 * Math.PI);
                         g.fill();
                         g.stroke();
                         g.restore();
@@ -159,6 +159,8 @@
         }
         if (spec.kind === "lines") {
             scales.x.type = "linear";
+            scales.x.bounds = "data";
+            scales.x.ticks.includeBounds = false;
             if (spec.whole)
                 scales.x.ticks.precision = 0;
         } else {
@@ -179,7 +181,7 @@
                 scales: scales,
                 interaction: { mode: "nearest", intersect: false, axis: spec.kind === "lines" ? "xy" : other },
                 plugins: {
-                    legend: { display: spec.series.length > 1, labels: { color: c.ink, usePointStyle: !spec.dense } },
+                    legend: { display: spec.series.length > 1, labels: { color: c.ink, usePointStyle: !spec.dense, boxWidth: spec.dense ? 24 : 9, boxHeight: spec.dense ? 3 : 9 } },
                     tooltip: { callbacks: { label: function (item) { return words(spec, item.datasetIndex, item.dataIndex); },
                         title: function () { return ""; } } }
                 }

@@ -26,7 +26,8 @@ struct report_statistics {
     const char *axis, *quoted, *method, *stopped;
     double confidence, pairs, ratio, sd, low, high, boot_low, boot_high, smallest_effect;
     double null_pairs, null_ratio, null_low, null_high;
-    bool null_there, null_contains_one;
+    bool null_there, null_differs; /* differs: its interval does not contain 1.0 */
+    double computed_confidence;
     double min_pairs, max_pairs, half_width;
 };
 struct report_statistics statistics_of(const json_t *metrics);

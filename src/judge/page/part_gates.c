@@ -20,7 +20,7 @@ static const char *point_name(struct arena *a, const json_t *record)
 static const char *waited(struct arena *a, const json_t *gate)
 {
     const double seconds = source_real(gate, "waited_seconds");
-    const char *state = source_text(gate, "state");
+    const char *state = json_is_object(gate) ? source_text(gate, "state") : NULL;
     return seconds > 0 ? arena_printf(a, "%s, %s", state, unit_seconds(a, seconds)) : state;
 }
 
@@ -37,23 +37,26 @@ static const char *throttling(struct arena *a, const json_t *telemetry)
 
 static void gates_table(struct sheet *s, const json_t *gates)
 {
-    static const char *const gate_heads[] = {"before", "quiet",       "load (1 min)", "GPU use",
-                                             "cool",   "temperature", "limit",        "read from"};
+    static const char *const gate_heads[] = {"before",         "quiet",   "load (1 min)",
+                                             "CPUs of others", "GPU use", "cool",
+                                             "temperature",    "limit",   "read from"};
     static const char *const phase_heads[] = {"during",       "samples",      "highest temperature",
                                               "median clock", "lowest clock", "lowest steady clock",
-                                              "GPU use",      "highest load", "throttled"};
+                                              "GPU use",      "highest load", "CPUs of others",
+                                              "throttled"};
     struct arena *a = &s->arena;
-    sheet_table(s, SHEET_BOTH, "The gates before each timed phase", 8, gate_heads);
+    sheet_table(s, SHEET_FOLDED, "The gates before each timed phase", 9, gate_heads);
     for (size_t i = 0; i < json_array_size(gates); i++) {
         const json_t *g = json_array_get(gates, i);
         const json_t *q = json_object_get(g, "quiescence"), *t = json_object_get(g, "temperature");
         const char *reader = source_text(t, "reader");
         sheet_row(s, point_name(a, g), waited(a, q), unit_number(a, source_real(q, "load"), NULL),
+                  unit_number(a, source_real(q, "others_cpu"), NULL),
                   unit_percent(a, source_real(q, "gpu_use")), waited(a, t),
                   unit_number(a, source_real(t, "celsius"), "°C"),
                   unit_number(a, source_real(t, "limit"), "°C"), *reader ? reader : NULL);
     }
-    sheet_table(s, SHEET_BOTH, "Telemetry during each timed phase", 9, phase_heads);
+    sheet_table(s, SHEET_FOLDED, "Telemetry during each timed phase", 10, phase_heads);
     for (size_t i = 0; i < json_array_size(gates); i++) {
         const json_t *g = json_array_get(gates, i), *t = json_object_get(g, "telemetry");
         sheet_row(s, point_name(a, g), unit_number(a, source_real(t, "samples"), NULL),
@@ -62,7 +65,8 @@ static void gates_table(struct sheet *s, const json_t *gates)
                   unit_number(a, source_real(t, "clock_mhz_min"), "MHz"),
                   unit_number(a, source_real(t, "clock_steady_mhz_min"), "MHz"),
                   unit_percent(a, source_real(t, "gpu_use_median")),
-                  unit_number(a, source_real(t, "load_max"), NULL), throttling(a, t));
+                  unit_number(a, source_real(t, "load_max"), NULL),
+                  unit_number(a, source_real(t, "others_cpu"), NULL), throttling(a, t));
     }
 }
 
@@ -107,7 +111,8 @@ static void series_chart(struct sheet *s, const json_t *gates, const char *key, 
         const json_t *seconds = json_object_get(data, "seconds"),
                      *values = json_object_get(data, key);
         json_t *series = leg_series(s, chart, source_text(record, "leg"));
-        double end = begin;
+        const double duration = source_real(json_object_get(record, "telemetry"), "seconds");
+        double end = begin + (duration > 0 ? duration : 0);
         limit = fmax(limit, source_real(json_object_get(record, "temperature"), "limit"));
         for (size_t k = 0; series && k < json_array_size(values); k += stride) {
             const json_t *at = json_array_get(seconds, k), *value = json_array_get(values, k);

@@ -62,7 +62,7 @@ static void ratio_series(struct sheet *s, json_t *chart, const struct report_pai
 static void ratio_chart(struct sheet *s, const json_t *m, const struct report_pairs *pairs,
                         bool composite, const char *caption)
 {
-    json_t *chart = sheet_chart_new("lines", "pair", "control / candidate (above 1: faster)");
+    json_t *chart = sheet_chart_new("lines", "pair", "control / candidate");
     ratio_series(s, chart, pairs, "prefill", 0);
     ratio_series(s, chart, pairs, "decode", 1);
     if (composite)
@@ -120,7 +120,7 @@ static void block_means(struct sheet *s, const json_t *m)
               unit_ratio(a, source_real(m, "dflash_decode_speedup_min")));
     sheet_row(s, "normalised ratio",
               unit_ratio(a, source_real(m, "dflash_decode_speedup_normalized")));
-    json_t *chart = sheet_chart_new("bars", "", "serial / block decoding (above 1: faster)");
+    json_t *chart = sheet_chart_new("bars", "", "serial / block decoding");
     json_t *series = sheet_chart_series(s, chart, "speedup");
     static const struct {
         const char *name, *key;
@@ -194,23 +194,28 @@ void part_intervals(struct sheet *s, const struct report_source *r)
         sheet_say(s, SHEET_PLAIN, "No interval is sealed: it takes a ranked run's pairs.");
         return;
     }
-    sheet_say(s, SHEET_PLAIN, "%s on the %s axis; quoted is the interval by %s, at confidence %s.",
-              *t.method ? t.method : "An estimate", *t.axis ? t.axis : "scored",
-              *t.quoted ? t.quoted : "an unnamed method",
+    sheet_say(s, SHEET_PLAIN, "Method: %s, on the %s axis; quoted is %s at confidence %s.",
+              *t.method ? t.method : "not told", *t.axis ? t.axis : "scored",
+              *t.quoted ? t.quoted : "a method not told",
               isfinite(t.confidence) ? unit_number(a, t.confidence, NULL) : "not told");
+    if (t.computed_confidence > t.confidence)
+        sheet_say(
+            s, SHEET_PLAIN,
+            "Since the rule looks at the width after each pair, the intervals are computed at "
+            "%s: what is quoted then holds at the confidence above.",
+            unit_number(a, t.computed_confidence, NULL));
     if (isfinite(t.min_pairs))
         sheet_say(
             s, SHEET_PLAIN,
             "The rule: %.0f pairs at least, then more, up to %.0f, until half the interval of "
             "the log ratio is %s or less; it looks at the width alone. It ended so: %s.",
             t.min_pairs, t.max_pairs, unit_number(a, t.half_width, NULL), t.stopped);
-    json_t *chart = sheet_chart_new("intervals", "control / candidate (above 1: faster)", "");
+    json_t *chart = sheet_chart_new("intervals", "control / candidate", "");
     json_t *series = sheet_chart_series(s, chart, "interval");
     sheet_table(s, SHEET_BOTH, "The estimates", 4, heads);
     interval_row(s, chart, series, "pairs (paired t)", t.ratio, t.low, t.high);
     interval_row(s, chart, series, "pairs (bootstrap)", t.ratio, t.boot_low, t.boot_high);
-    interval_row(s, chart, series, "null (control against itself)", t.null_ratio, t.null_low,
-                 t.null_high);
+    interval_row(s, chart, series, "null (control twice)", t.null_ratio, t.null_low, t.null_high);
     sheet_chart_mark(chart, "1.0", 1);
     const double floor = source_real(m, "decode_speedup_floor");
     if (floor > 0)
@@ -282,7 +287,7 @@ void part_noise(struct sheet *s, const struct report_source *r)
               "sd is of the logarithm of a pair's ratio, so about a relative difference; of null "
               "pairs it is the decode axis. The smallest effect is what a run of so many pairs "
               "would see four times in five.");
-    json_t *chart = sheet_chart_new("intervals", "control / candidate (above 1: faster)", "");
+    json_t *chart = sheet_chart_new("intervals", "control / candidate", "");
     json_t *series = sheet_chart_series(s, chart, "interval");
     sheet_table(s, SHEET_BOTH, "Runs side by side", 11, heads);
     noise_row(s, &r->score, chart, series);

@@ -89,8 +89,9 @@ void part_steps(struct sheet *s, const struct report_source *r)
     double *x = memory_alloc((count + 1) * sizeof *x);
     size_t n = 0;
     for (size_t i = 0; i < count; i++) {
-        const double value = json_number_value(json_array_get(list, i));
-        if (isfinite(value) && value >= 0)
+        const json_t *item = json_array_get(list, i);
+        const double value = json_number_value(item);
+        if (json_is_number(item) && value >= 0)
             x[n++] = value;
     }
     sheet_begin(s, "steps", "Latency of each decode step");

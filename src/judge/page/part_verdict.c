@@ -21,9 +21,7 @@ static const char *null_clause(struct arena *a, const struct report_statistics *
     return arena_printf(a, "; the control against itself gave %s (%s%s)",
                         unit_ratio(a, t->null_ratio),
                         interval ? interval : "too few null pairs for an interval",
-                        !interval              ? ""
-                        : t->null_contains_one ? ", which contains 1.0 as it must"
-                                               : "");
+                        !interval || t->null_differs ? "" : ", which contains 1.0 as it must");
 }
 
 /* What the interval allows to be said. */
@@ -40,7 +38,7 @@ static void say_statistics(struct sheet *s, const struct report_source *r,
     if (!has_interval) {
         words = "No interval, so nothing is claimed";
         tone = SHEET_CAUTION;
-    } else if (t->null_there && isfinite(t->null_ratio) && !t->null_contains_one) {
+    } else if (t->null_there && t->null_differs) {
         words = "Nothing can be claimed, since the control differs from itself";
         tone = SHEET_CAUTION;
     } else if (t->low > 1) {

@@ -216,5 +216,4 @@ void sheet_chart(struct sheet *s, const char *caption, json_t *chart)
     item->text = sheet_clean(&s->arena, caption);
     item->chart = chart;
     json_object_set_new(chart, "alt", json_string(item->text));
-    s->charts++;
 }

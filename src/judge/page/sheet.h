@@ -44,7 +44,6 @@ struct sheet {
     const char *title;
     struct sheet_section *sections;
     size_t count, capacity;
-    size_t charts; /* in all sections */
 };
 
 struct sheet *sheet_new(const char *title);

@@ -12,9 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct sheet *fill(const struct report_source *r)
+static struct sheet *fill(struct report_source *r)
 {
-    struct arena *a = (struct arena *)&r->arena;
+    struct arena *a = &r->arena;
     const char *track = r->contract ? r->contract->track_id : NULL;
     struct sheet *s = sheet_new(arena_printf(a, "Report of %s%s%s", r->score.name,
                                              track ? ", track " : "", track ? track : ""));

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 struct unit unit_of_seconds(double largest)
 {
@@ -27,7 +28,7 @@ static const char *digits(struct arena *a, double value)
 
 const char *unit_scaled(struct arena *a, double value, struct unit unit)
 {
-    return isfinite(value) ? digits(a, value * unit.factor) : NULL;
+    return isfinite(value * unit.factor) ? digits(a, value * unit.factor) : NULL;
 }
 
 const char *unit_seconds(struct arena *a, double seconds)
@@ -60,17 +61,29 @@ const char *unit_ratio(struct arena *a, double ratio)
 
 const char *unit_percent(struct arena *a, double share)
 {
-    if (!isfinite(share))
+    if (!isfinite(share * 100))
         return NULL;
     return fabs(share) < 1e6 ? arena_printf(a, "%.2f%%", share * 100)
                              : arena_printf(a, "%s%%", digits(a, share * 100));
+}
+
+/* "41.80" -> "41.8", "8.000" -> "8". */
+static const char *without_zeros(struct arena *a, const char *text)
+{
+    size_t length = strlen(text);
+    if (!strchr(text, '.') || strchr(text, 'e'))
+        return text;
+    while (text[length - 1] == '0')
+        length--;
+    return arena_strndup(a, text, text[length - 1] == '.' ? length - 1 : length);
 }
 
 const char *unit_number(struct arena *a, double value, const char *name)
 {
     if (!isfinite(value))
         return NULL;
-    return arena_printf(a, "%s%s%s", digits(a, value), name ? " " : "", name ? name : "");
+    return arena_printf(a, "%s%s%s", without_zeros(a, digits(a, value)), name ? " " : "",
+                        name ? name : "");
 }
 
 const char *unit_interval(struct arena *a, double low, double high)
