@@ -20,6 +20,7 @@
 #define ROW_BLOCKS(name, meaning) {"Block decoding", name, meaning},
 #define ROW_SURFACE(name, meaning) {"The editable surface", name, meaning},
 #define ROW_QUIET(name, meaning) {"The machine", name, meaning},
+#define ROW_JOB(name, meaning) {"The older flow", name, meaning},
 #define ROW_BASELINE(name, meaning) {"Trees, residents and calibration", name, meaning},
 #define ROW_RUN(name, meaning) {"Runs", name, meaning},
 
@@ -30,7 +31,7 @@ static const struct refusal table[] = {
                 REFUSALS_SEMANTIC(ROW_SEMANTIC) REFUSALS_MANIFEST(ROW_MANIFEST)
                     REFUSALS_SANDBOX(ROW_SANDBOX) FIDELITY_VIOLATIONS(ROW_VIOLATION)
                         REFUSALS_BLOCKS(ROW_BLOCKS) REFUSALS_SURFACE(ROW_SURFACE)
-                            REFUSALS_QUIET(ROW_QUIET)
+                            REFUSALS_JOB(ROW_JOB) REFUSALS_QUIET(ROW_QUIET)
                                 REFUSALS_BASELINE(ROW_BASELINE) REFUSALS_RUN(ROW_RUN)};
 
 const struct refusal *refusals_all(size_t *count)

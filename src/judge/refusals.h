@@ -271,6 +271,50 @@
     X("SERIAL-CONTROL-LEG-OUTSIDE-BAND",                                                           \
       "A serial control leg is not as fast as the calibration of its machine allows for.")
 
+/* The older flow: measure-job and overlay-timing (docs/older-flow.md). */
+#define REFUSALS_JOB(X)                                                                            \
+    X("GOLDEN-REPEATED", "Two goldens of a job have the same bytes.")                              \
+    X("GOLDEN-NOT-POOLED", "A timed golden is not pinned by exactly one entry of the pool, or by " \
+                           "one without a no-op speedup.")                                         \
+    X("POOL-NOT-COVERED", "An entry of the pool is no golden of the job.")                         \
+    X("PROMPT-DIGEST-MISMATCH", "The captured prompt's SHA-256 is not the given one.")             \
+    X("PROMPT-WIRE-MISMATCH",                                                                      \
+      "The captured prompt's tokens are not the seed of exactly one golden.")                      \
+    X("SCORED-EXPONENTS-CONFLICT",                                                                 \
+      "The contract declares its exponents twice and differently, or not as two numbers.")         \
+    X("COHORT-MEMBERSHIP-INVALID",                                                                 \
+      "The goldens do not form cohorts of eight streams with seeds of one length.")                \
+    X("CORRECTNESS-GOLDEN-UNATTESTED",                                                             \
+      "The hidden correctness golden is pinned and not given, given and not pinned, or another.")  \
+    X("WORKER-OVERRIDE-CONFLICT",                                                                  \
+      "The environment names another worker than the one that the candidate's tree has built.")    \
+    X("METALLIB-MISSING", "On a Mac track there is no mlx.metallib beside a worker.")              \
+    X("HEAD-MISSING", "The folder of a speculation head is not there.")                            \
+    X("CANDIDATE-COMMIT-MISSING",                                                                  \
+      "A scored job has no dispatch record that names the candidate's commit.")                    \
+    X("CANDIDATE-COMMIT-INVALID",                                                                  \
+      "The dispatch record is no commit id, or names another commit than MLXFAST_COMMIT_SHA.")     \
+    X("EXACTNESS-PROBE-FAILED",                                                                    \
+      "The candidate's serial decoding, untimed, differs from the golden.")                        \
+    X("PAIRS-TOO-FEW", "A developer's run has fewer accepted pairs of a prompt than it needs.")    \
+    X("PREFILL-WINDOW-NOT-OBSERVED",                                                               \
+      "A window of a leg, or the whole, has no duration or no token.")                             \
+    X("PREFILL-WINDOW-DISAGREES",                                                                  \
+      "The prefill and decode windows of a leg do not add up to the whole.")                       \
+    X("prefill-window-uncertified",                                                                \
+      "The class under which a pair is rejected for one of the two.")                              \
+    X("PerPairBound", "A pair's ratio is not finite, not above 0, or above 8.")                    \
+    X("SCORE-NOT-FINITE", "The score of the older flow has no finite value.")                      \
+    X("Floor", "The speedup of the older flow is below 0.90.")                                     \
+    X("Ceiling", "The speedup of the older flow is above 5.")                                      \
+    X("RESULTS-INVALID", "A results file does not have the form of one.")                          \
+    X("OVERLAY-GATES-REFUSED",                                                                     \
+      "The score that is to be timed is no gates-only score that passed here.")                    \
+    X("OVERLAY-RESULTS-REFUSED",                                                                   \
+      "The results are not accepted, too few, of several kinds, or do not add up.")                \
+    X("OVERLAY-MISMATCH",                                                                          \
+      "The score and the results speak of different commits, weights, tracks or contracts.")
+
 /* Runs. */
 #define REFUSALS_RUN(X)                                                                            \
     X("TokenMismatch", "A token of a timed phase is not the golden's.")                            \
@@ -324,8 +368,8 @@
     REFUSALS_COHORT(X)                                                                             \
     REFUSALS_SEMANTIC(X)                                                                           \
     REFUSALS_SURFACE(X)                                                                            \
-    REFUSALS_QUIET(X) REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_BLOCKS(X)                  \
-    REFUSALS_BASELINE(X) REFUSALS_RUN(X)
+    REFUSALS_JOB(X) REFUSALS_QUIET(X) REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_BLOCKS(X)  \
+        REFUSALS_BASELINE(X) REFUSALS_RUN(X)
 
 struct refusal {
     const char *group, *name, *meaning;

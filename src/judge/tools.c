@@ -404,6 +404,9 @@ static const struct tool tools[] = {
     {"quiet", "says whether this machine is quiet enough", false, tool_quiet},
     {"noise", "measures a machine's noise floor", false, tool_noise},
     {"compare", "compares engines or settings in turns", false, tool_compare},
+    {"measure-job", "times pairs of two trees (the older flow)", false, tool_measure_job},
+    {"overlay-timing", "joins gates and timing into a score (the older flow)", false,
+     tool_overlay_timing},
     {"refusals", "prints the table of refusal names", true, tool_refusals},
     {"--local-cool-gate-only", "runs the cool gate alone", true, tool_cool_gate_only},
 };

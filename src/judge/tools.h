@@ -34,6 +34,8 @@ int tool_measure_noop(int argc, char **argv);       /* 0 measured, 1, 2, 130 lik
 int tool_quiet(int argc, char **argv);              /* 0 quiet, 1 not, 2, 130 interrupted */
 int tool_noise(int argc, char **argv);              /* 0 measured, 1 failed, 2 usage, 130 */
 int tool_compare(int argc, char **argv);            /* 0 verdicts, 1 declined, 2 usage, 130 */
+int tool_measure_job(int argc, char **argv);        /* docs/older-flow.md */
+int tool_overlay_timing(int argc, char **argv);     /* 0 passed, 1 not, 2 usage */
 int tool_refusals(int argc, char **argv);           /* docs/refusals.md on stdout */
 /* First on the command line, for scripts: 0 cool or skipped, 1 aborted, 2, 130. */
 int tool_cool_gate_only(int argc, char **argv);
