@@ -32,16 +32,10 @@ static size_t pairs_most(const struct compare_plan *p)
                                                       : p->rounds.rule.min_pairs;
 }
 
-/* Pairs beside other work are measured again, until there are so many more of them than others. */
-static bool is_hopeless(const struct compare_plan *p, const struct rounds_pairs *pairs)
-{
-    return pairs->set_aside >= pairs->count + p->rounds.rule.min_pairs;
-}
-
 static bool wants_more(const struct compare_run *r, size_t i)
 {
     return !r->outcomes[i].declined && r->outcomes[i].stopped == PAIRED_MORE &&
-           !is_hopeless(r->plan, &r->outcomes[i].pairs);
+           !rounds_is_hopeless(&r->plan->rounds, &r->outcomes[i].pairs);
 }
 
 static bool anyone_wants_more(const struct compare_run *r)
@@ -77,14 +71,11 @@ static void take_round(struct compare_run *r, const struct bench_times *times, c
         struct compare_outcome *o = &r->outcomes[i];
         if (!wants_more(r, i) || !measured[0] || !measured[i])
             continue;
-        if (!r->plan->allow_contention &&
-            !(bench_is_clean(&times[0]) && bench_is_clean(&times[i]))) {
-            o->pairs.set_aside++;
-            continue;
-        }
-        o->pairs.control[o->pairs.count] = (struct rounds_times){times[0].prefill, times[0].decode};
-        o->pairs.candidate[o->pairs.count++] =
-            (struct rounds_times){times[i].prefill, times[i].decode};
+        const struct rounds_times control = {times[0].prefill, times[0].decode},
+                                  candidate = {times[i].prefill, times[i].decode};
+        rounds_add(&o->pairs, &control, &candidate,
+                   r->plan->allow_contention ||
+                       (bench_is_clean(&times[0]) && bench_is_clean(&times[i])));
         o->stopped = rounds_next(&r->plan->rounds, &o->pairs);
     }
 }
@@ -145,7 +136,7 @@ static void conclude(struct compare_run *r)
 bool compare_run(struct compare_run *r, struct error *err)
 {
     const struct compare_plan *plan = r->plan;
-    const size_t most = 2 * pairs_most(plan) + plan->rounds.rule.min_pairs; /* is_hopeless */
+    const size_t most = 2 * pairs_most(plan) + plan->rounds.rule.min_pairs; /* rounds_is_hopeless */
     struct progress p = {.quiet = r->bench->flags->quiet};
     uint64_t legs = 0;
     r->records = memory_alloc((most + 1) * plan->count * sizeof *r->records);

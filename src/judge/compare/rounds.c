@@ -22,6 +22,22 @@ const char *rounds_axis_name(enum rounds_axis axis)
     return names[axis];
 }
 
+void rounds_add(struct rounds_pairs *pairs, const struct rounds_times *control,
+                const struct rounds_times *candidate, bool clean)
+{
+    if (!clean) {
+        pairs->set_aside++;
+        return;
+    }
+    pairs->control[pairs->count] = *control;
+    pairs->candidate[pairs->count++] = *candidate;
+}
+
+bool rounds_is_hopeless(const struct rounds_plan *p, const struct rounds_pairs *pairs)
+{
+    return pairs->set_aside >= pairs->count + p->rule.min_pairs;
+}
+
 double rounds_confidence(const struct rounds_plan *p)
 {
     return 1 - (1 - p->rule.confidence) / (double)p->comparisons;

@@ -37,6 +37,13 @@ struct rounds_plan {
     size_t comparisons;
     double claim_floor;
 };
+/* One more pair; not clean: it is set aside. */
+void rounds_add(struct rounds_pairs *pairs, const struct rounds_times *control,
+                const struct rounds_times *candidate, bool clean);
+/* Pairs that are set aside are measured again until they outnumber the others by min_pairs: then
+ * the machine is not for measuring. */
+bool rounds_is_hopeless(const struct rounds_plan *p, const struct rounds_pairs *pairs);
+
 /* Of one comparison: Bonferroni's, so that the intervals of all hold together. */
 double rounds_confidence(const struct rounds_plan *p);
 
