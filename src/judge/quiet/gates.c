@@ -75,8 +75,7 @@ bool cool_gate(const struct quiet_system *s, double limit, double wait_seconds, 
                gate_say *say, void *context, struct cool_result *out, struct error *err)
 {
     char line[128];
-    const double began = s->now(s->context);
-    double best = INFINITY, best_at = began;
+    double began = NAN, best = INFINITY, best_at = NAN;
     bool was_hot = false;
     int unusable = 0;
     *out = (struct cool_result){.celsius = NAN};
@@ -84,6 +83,8 @@ bool cool_gate(const struct quiet_system *s, double limit, double wait_seconds, 
         double celsius = NAN, pause = UNUSABLE_SECONDS;
         const bool usable = look(context, &celsius);
         const double now = s->now(s->context);
+        if (isnan(began))
+            began = best_at = now; /* a reading is not a wait, however long it takes */
         out->waited_seconds = now - began;
         unusable = usable ? 0 : unusable + 1;
         if (unusable == UNUSABLE_MOST) {
