@@ -135,6 +135,39 @@ def official(seed=6, gain=0.02, contract=None):
         **({"contract_sha256": contract} if contract else {}))
 
 
+def block_legs(dice, pair, gain, rejection=None, attempt=1):
+    serial = 1.24e-3 * (1 + dice.gauss(0, 0.003))
+    drafted = 1.24e-3 * (1 + dice.gauss(0, 0.003)) / (1 + gain)
+    return {"pair": pair, "attempt": attempt, "order": "control-first" if pair % 2 else "candidate-first",
+            "control_seconds_per_token": serial, "control_p50_request_seconds": serial,
+            "control_max_request_seconds": 1.4 * serial, "candidate_seconds_per_token": drafted,
+            "candidate_p50_request_seconds": 2.2 * drafted, "candidate_max_request_seconds": 4.4 * drafted,
+            "accepted": rejection is None, "rejection": rejection}
+
+
+def official_blocks():
+    """A ranked score of block decoding: four pairs, one of them measured twice, and two null pairs."""
+    dice = random.Random(7)
+    pairs = [block_legs(dice, p, 0.3) for p in (1, 2)] + [block_legs(dice, 3, 0.3, "telemetry")] + \
+        [block_legs(dice, 3, 0.3, attempt=2), block_legs(dice, 4, 0.3)]
+    nulls = [block_legs(dice, p, 0.0) for p in (1, 2, 3)]
+    counted = [[{f"{leg}_decode_seconds_per_token": p[f"{leg}_seconds_per_token"]
+                 for leg in ("control", "candidate")} for p in some if p["accepted"]] for some in (pairs, nulls)]
+    sealed = sealed_statistics(*counted)
+    return document(
+        score=1.28, mode="dflash-paired-decode-only", oracle="organiser-reference", official_score=True,
+        rankable=True, aggregation="ratio_of_means", scoring_normalized=True, decode_tokens=512,
+        block_size=4, accepted_pair_count=4, target_pair_count=4, parity_all_ok=True,
+        dflash_decode_speedup_normalized=1.28, noop_reference_decode_speedup=1.01,
+        dflash_decode_speedup_ratio_of_means=1.3, dflash_decode_speedup_median=1.3,
+        dflash_decode_speedup_min=1.29, baseline_serial_seconds_per_token_mean=1.24e-3,
+        candidate_dflash_seconds_per_token_mean=0.95e-3, dflash_weights_hash=HEX, block_pairs=pairs,
+        block_null_pairs=nulls, statistics=sealed,
+        gates=[gate(dice, 1, "control", "block-decode", 42.0)], spec_rounds=116, spec_drafted_total=212,
+        spec_accepted_total=144, spec_acceptance_rate=144 / 212, effective_spec_mode="dflash",
+        effective_spec_depth=3)
+
+
 def bench():
     """What `bench-worker bench --json` prints, the members that a report reads."""
     parts = {"attention_projections": (1.66e-5, 1538048), "attention_proper": (2.47e-5, 375552),

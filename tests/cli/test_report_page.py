@@ -234,6 +234,21 @@ def test_blocks_have_their_acceptance(report, tmp_path):
     assert acceptance["series"][0]["values"] == [0, 40, 45, 21, 10]
 
 
+def test_ranked_blocks_show_every_attempt(report, tmp_path):
+    score = kit.official_blocks()
+    result, out = report(kit.write(tmp_path / "score.json", score))
+    assert result.returncode == 0, result.stderr
+    assert "Faster by " in words(result) and "no: telemetry" in result.stdout
+    charts = {c["alt"]: c for c in json.loads(Page(out.read_text()).inline["application/json"][0])}
+    counted = [p for p in score["metrics"]["block_pairs"] if p["accepted"]]
+    assert charts["Ratio of each pair"]["series"][0]["name"] == "decode"
+    assert charts["Ratio of each pair"]["series"][0]["x"] == [1, 2, 3, 4]
+    assert charts["Ratio of each pair"]["series"][0]["y"] == pytest.approx(
+        [p["control_seconds_per_token"] / p["candidate_seconds_per_token"] for p in counted])
+    assert len(charts["Requests of each pair: median and longest"]["series"]) == 4
+    assert len(charts["Null pairs: the control against itself"]["series"][0]["x"]) == 3
+
+
 def test_runs_side_by_side(report, tmp_path):
     (tmp_path / "other").mkdir()
     first = everything(tmp_path)

@@ -234,7 +234,7 @@ def test_hostile_texts_stay_texts(browser, tmp_path):
     ("local", kit.document(prefill_seconds_per_token=2e-4, decode_seconds_per_token=3e-4)),
     ("failed", kit.document(passed=False, passed_correctness=False, error="TokenMismatch: at step 4")),
     ("gates-only", kit.document()),
-    ("blocks", kit.document(score=1.1, **kit.BLOCKS))])
+    ("blocks", kit.document(score=1.1, **kit.BLOCKS)), ("ranked-blocks", kit.official_blocks())])
 def test_other_scores(browser, tmp_path, name, score):
     page = make(kit.write(tmp_path / f"{name}.json", score))
     asked, complaints = show(browser, page)

@@ -3,33 +3,62 @@
 #include "judge/score.h"
 
 #include <math.h>
+#include <string.h>
 
 static double ratio_of(double control, double candidate)
 {
     return control > 0 && candidate > 0 ? control / candidate : NAN;
 }
 
+static void read_legs(const json_t *record, const struct contract *contract, struct report_pair *p)
+{
+    p->control_prefill = source_real(record, "control_prefill_seconds_per_token");
+    p->control_decode = source_real(record, "control_decode_seconds_per_token");
+    p->candidate_prefill = source_real(record, "candidate_prefill_seconds_per_token");
+    p->candidate_decode = source_real(record, "candidate_decode_seconds_per_token");
+    p->counts = true;
+    p->prefill_ratio = ratio_of(p->control_prefill, p->candidate_prefill);
+    p->decode_ratio = ratio_of(p->control_decode, p->candidate_decode);
+    p->composite =
+        contract && contract->has_weights
+            ? score_composite(p->prefill_ratio, p->decode_ratio, contract->score_prefill_weight,
+                              contract->score_decode_weight)
+            : NAN;
+}
+
+static void read_blocks(const json_t *record, struct report_pair *p)
+{
+    p->control_prefill = p->candidate_prefill = p->prefill_ratio = p->composite = NAN;
+    p->control_decode = source_real(record, "control_seconds_per_token");
+    p->candidate_decode = source_real(record, "candidate_seconds_per_token");
+    p->counts = source_flag(record, "accepted");
+    p->decode_ratio = p->counts ? ratio_of(p->control_decode, p->candidate_decode) : NAN;
+    p->attempt = json_integer_value(json_object_get(record, "attempt"));
+    p->order = source_text(record, "order");
+    p->rejection = source_text(record, "rejection");
+    p->control_median = source_real(record, "control_p50_request_seconds");
+    p->control_longest = source_real(record, "control_max_request_seconds");
+    p->candidate_median = source_real(record, "candidate_p50_request_seconds");
+    p->candidate_longest = source_real(record, "candidate_max_request_seconds");
+}
+
 struct report_pairs pairs_of(struct arena *a, const json_t *metrics, const char *key,
                              const struct contract *contract)
 {
     const json_t *list = json_object_get(metrics, key);
-    struct report_pairs out = {.count = json_array_size(list)};
+    const bool blocks = list == NULL;
+    if (blocks)
+        list = json_object_get(metrics,
+                               strcmp(key, "null_pairs") == 0 ? "block_null_pairs" : "block_pairs");
+    struct report_pairs out = {.count = json_array_size(list), .blocks = blocks};
     out.items = arena_array(a, out.count + 1, sizeof *out.items);
     for (size_t i = 0; i < out.count; i++) {
         const json_t *record = json_array_get(list, i);
-        struct report_pair *p = &out.items[i];
-        p->number = json_integer_value(json_object_get(record, "pair"));
-        p->control_prefill = source_real(record, "control_prefill_seconds_per_token");
-        p->control_decode = source_real(record, "control_decode_seconds_per_token");
-        p->candidate_prefill = source_real(record, "candidate_prefill_seconds_per_token");
-        p->candidate_decode = source_real(record, "candidate_decode_seconds_per_token");
-        p->prefill_ratio = ratio_of(p->control_prefill, p->candidate_prefill);
-        p->decode_ratio = ratio_of(p->control_decode, p->candidate_decode);
-        p->composite =
-            contract && contract->has_weights
-                ? score_composite(p->prefill_ratio, p->decode_ratio, contract->score_prefill_weight,
-                                  contract->score_decode_weight)
-                : NAN;
+        out.items[i].number = json_integer_value(json_object_get(record, "pair"));
+        if (blocks)
+            read_blocks(record, &out.items[i]);
+        else
+            read_legs(record, contract, &out.items[i]);
     }
     return out;
 }

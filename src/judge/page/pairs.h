@@ -10,13 +10,20 @@ struct report_pair {
     double control_prefill, control_decode, candidate_prefill, candidate_decode; /* s per token */
     /* control over candidate: above 1 is faster. NaN where a time is not above 0 */
     double prefill_ratio, decode_ratio;
+    /* Block decoding's: an attempt that was rejected has no ratio; latency of a leg's requests. */
+    bool counts;
+    int64_t attempt;
+    const char *order, *rejection;
+    double control_median, control_longest, candidate_median, candidate_longest;
     double composite; /* by the contract's weights; NaN without them */
 };
 struct report_pairs {
     struct report_pair *items;
     size_t count;
+    bool blocks; /* of block decoding: no prefill */
 };
-/* key: "paired_legs" or "null_pairs". contract may be NULL. */
+/* key: "paired_legs" or "null_pairs"; where it is not there, "block_pairs" or "block_null_pairs".
+ * contract may be NULL. */
 struct report_pairs pairs_of(struct arena *a, const json_t *metrics, const char *key,
                              const struct contract *contract);
 

@@ -23,6 +23,8 @@ static void legs_chart(struct sheet *s, const struct report_pairs *pairs, bool d
     double largest = 0;
     for (size_t i = 0; i < pairs->count; i++) {
         const struct report_pair *p = &pairs->items[i];
+        if (!p->counts)
+            continue;
         largest = fmax(largest, decode ? fmax(p->control_decode, p->candidate_decode)
                                        : fmax(p->control_prefill, p->candidate_prefill));
     }
@@ -35,6 +37,8 @@ static void legs_chart(struct sheet *s, const struct report_pairs *pairs, bool d
         json_t *series = sheet_chart_series(s, chart, names[leg]);
         for (size_t i = 0; i < pairs->count; i++) {
             const struct report_pair *p = &pairs->items[i];
+            if (!p->counts)
+                continue;
             const double value = decode ? (leg ? p->candidate_decode : p->control_decode)
                                         : (leg ? p->candidate_prefill : p->control_prefill);
             sheet_push(series, "x", (double)p->number);
@@ -51,6 +55,8 @@ static void ratio_series(struct sheet *s, json_t *chart, const struct report_pai
     json_t *series = sheet_chart_series(s, chart, name);
     for (size_t i = 0; i < pairs->count; i++) {
         const struct report_pair *p = &pairs->items[i];
+        if (!p->counts)
+            continue;
         sheet_push(series, "x", (double)p->number);
         sheet_push(series, "y",
                    which == 0   ? p->prefill_ratio
@@ -63,7 +69,8 @@ static void ratio_chart(struct sheet *s, const json_t *m, const struct report_pa
                         bool composite, const char *caption)
 {
     json_t *chart = sheet_chart_new("lines", "pair", "control / candidate");
-    ratio_series(s, chart, pairs, "prefill", 0);
+    if (!pairs->blocks)
+        ratio_series(s, chart, pairs, "prefill", 0);
     ratio_series(s, chart, pairs, "decode", 1);
     if (composite)
         ratio_series(s, chart, pairs, "composite", 2);
@@ -75,10 +82,36 @@ static void ratio_chart(struct sheet *s, const json_t *m, const struct report_pa
     sheet_chart(s, caption, chart);
 }
 
+/* Every attempt, those that were rejected too. */
+static void attempts_table(struct sheet *s, const struct report_pairs *pairs, const char *caption,
+                           const char *const names[2])
+{
+    struct arena *a = &s->arena;
+    const char *const heads[] = {"pair",
+                                 "attempt",
+                                 "order",
+                                 arena_printf(a, "%s, per token", names[0]),
+                                 arena_printf(a, "%s, per token", names[1]),
+                                 "ratio",
+                                 "counts"};
+    sheet_table(s, SHEET_BOTH, caption, 7, heads);
+    for (size_t i = 0; i < pairs->count; i++) {
+        const struct report_pair *p = &pairs->items[i];
+        sheet_row(s, pair_name(a, p), arena_printf(a, "%" PRId64, p->attempt), p->order,
+                  unit_seconds(a, p->control_decode), unit_seconds(a, p->candidate_decode),
+                  unit_ratio(a, p->decode_ratio),
+                  p->counts ? "yes" : arena_printf(a, "no: %s", p->rejection));
+    }
+}
+
 static void pairs_table(struct sheet *s, const struct report_pairs *pairs, const char *caption,
                         const char *const names[2])
 {
     struct arena *a = &s->arena;
+    if (pairs->blocks) {
+        attempts_table(s, pairs, caption, names);
+        return;
+    }
     const char *const heads[] = {"pair",
                                  arena_printf(a, "%s, prefill per token", names[0]),
                                  arena_printf(a, "%s, prefill per token", names[1]),
@@ -97,21 +130,30 @@ static void pairs_table(struct sheet *s, const struct report_pairs *pairs, const
     }
 }
 
-/* The means of block decoding: its score tells no single pair. */
-static void block_means(struct sheet *s, const json_t *m)
+static double first_real(const json_t *m, const char *key, const char *other)
+{
+    const double value = source_real(m, key);
+    return isfinite(value) ? value : source_real(m, other);
+}
+
+/* The means of block decoding; a local score tells no single pair. */
+static void block_means(struct sheet *s, const json_t *m, bool alone)
 {
     static const char *const heads[] = {"of the accepted pairs", "value"};
     struct arena *a = &s->arena;
-    sheet_say(s, SHEET_PLAIN,
-              "A score of block decoding seals what its pairs come to, not each of them.");
+    if (alone)
+        sheet_say(s, SHEET_PLAIN,
+                  "This score of block decoding seals what its pairs come to, not each of them.");
     sheet_table(s, SHEET_BOTH, "What the pairs come to", 2, heads);
     sheet_row(s, "accepted pairs, of those wanted",
               arena_printf(a, "%.0f of %.0f", source_real(m, "accepted_pair_count"),
                            source_real(m, "target_pair_count")));
     sheet_row(s, "serial decoding, mean per token",
-              unit_seconds(a, source_real(m, "serial_seconds_per_token")));
+              unit_seconds(a, first_real(m, "serial_seconds_per_token",
+                                         "baseline_serial_seconds_per_token_mean")));
     sheet_row(s, "block decoding, mean per token",
-              unit_seconds(a, source_real(m, "dflash_seconds_per_token")));
+              unit_seconds(a, first_real(m, "dflash_seconds_per_token",
+                                         "candidate_dflash_seconds_per_token_mean")));
     sheet_row(s, "ratio of means",
               unit_ratio(a, source_real(m, "dflash_decode_speedup_ratio_of_means")));
     sheet_row(s, "median of the pairs' ratios",
@@ -143,14 +185,14 @@ void part_pairs(struct sheet *s, const struct report_source *r)
     const struct report_pairs pairs = pairs_of(&s->arena, m, "paired_legs", r->contract);
     sheet_begin(s, "pairs", "Pairs");
     if (*source_text(m, "mode"))
-        block_means(s, m);
+        block_means(s, m, pairs.count == 0);
     if (pairs.count == 0) {
         if (!*source_text(m, "mode"))
             sheet_say(s, SHEET_PLAIN,
                       "There are no pairs: this run had no control leg beside the candidate's.");
         return;
     }
-    const bool composite = r->contract && r->contract->has_weights;
+    const bool composite = !pairs.blocks && r->contract && r->contract->has_weights;
     sheet_say(s, SHEET_PLAIN,
               "Each pair is a leg of the control and one of the candidate on the same prompt, one "
               "after the other. A ratio is control over candidate: above 1, the candidate is "
@@ -277,7 +319,8 @@ void part_noise(struct sheet *s, const struct report_source *r)
     const json_t *m = r->score.metrics;
     const struct report_pairs nulls = pairs_of(&s->arena, m, "null_pairs", r->contract);
     sheet_begin(s, "noise", "Noise");
-    if (nulls.count == 0 && r->other_count == 0 && source_size(m, "paired_legs") == 0) {
+    if (nulls.count == 0 && r->other_count == 0 &&
+        pairs_of(&s->arena, m, "paired_legs", NULL).count == 0) {
         sheet_say(s, SHEET_PLAIN,
                   "Nothing here tells of noise: no pair and no null pair was "
                   "measured, and no other score is beside it (--pairs FILE).");

@@ -1,10 +1,12 @@
 /* Latency of each decode step by the judge's clock: a line, a histogram, and what they come to. */
 #include "judge/page/parts.h"
 
+#include "judge/page/pairs.h"
 #include "judge/page/units.h"
 
 #include "base/stats.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -71,6 +73,47 @@ static void histogram_of(struct sheet *s, const double *x, size_t n, struct unit
                   arena_printf(a, "%zu", bins[b]));
 }
 
+/* Of block decoding: the median and the longest request of each leg, in every pair that counts. */
+static void requests_of(struct sheet *s, const struct report_pairs *pairs)
+{
+    static const char *const heads[] = {"pair", "control, median request", "control, longest",
+                                        "candidate, median request", "candidate, longest"};
+    static const char *const names[] = {"control, median", "control, longest", "candidate, median",
+                                        "candidate, longest"};
+    struct arena *a = &s->arena;
+    double longest = 0;
+    for (size_t i = 0; i < pairs->count; i++)
+        longest =
+            fmax(longest, fmax(pairs->items[i].control_longest, pairs->items[i].candidate_longest));
+    const struct unit unit = unit_of_seconds(longest);
+    json_t *chart = sheet_chart_new("lines", "pair", arena_printf(a, "%s per request", unit.name));
+    for (int which = 0; which < 4; which++) {
+        json_t *series = sheet_chart_series(s, chart, names[which]);
+        for (size_t i = 0; i < pairs->count; i++) {
+            const struct report_pair *p = &pairs->items[i];
+            const double values[] = {p->control_median, p->control_longest, p->candidate_median,
+                                     p->candidate_longest};
+            if (!p->counts)
+                continue;
+            sheet_push(series, "x", (double)p->number);
+            sheet_push(series, "y", values[which] * unit.factor);
+        }
+    }
+    json_object_set_new(chart, "whole", json_true());
+    sheet_say(s, SHEET_PLAIN,
+              "The judge's clock around each request: a token of the control, a round of the "
+              "candidate.");
+    sheet_chart(s, "Requests of each pair: median and longest", chart);
+    sheet_table(s, SHEET_BOTH, "Requests of each pair that counts", 5, heads);
+    for (size_t i = 0; i < pairs->count; i++) {
+        const struct report_pair *p = &pairs->items[i];
+        if (p->counts)
+            sheet_row(s, arena_printf(a, "%" PRId64, p->number), unit_seconds(a, p->control_median),
+                      unit_seconds(a, p->control_longest), unit_seconds(a, p->candidate_median),
+                      unit_seconds(a, p->candidate_longest));
+    }
+}
+
 void part_steps(struct sheet *s, const struct report_source *r)
 {
     static const char *const heads[] = {"over all steps", "time"};
@@ -95,10 +138,14 @@ void part_steps(struct sheet *s, const struct report_source *r)
             x[n++] = value;
     }
     sheet_begin(s, "steps", "Latency of each decode step");
-    if (n == 0) {
+    const struct report_pairs pairs = pairs_of(a, r->score.metrics, "paired_legs", NULL);
+    if (pairs.blocks && pairs.count > 0)
+        requests_of(s, &pairs);
+    else if (n == 0) {
         sheet_say(s, SHEET_PLAIN, "No step was timed on its own (metrics.step_seconds is %s).",
                   list ? "empty" : "not there");
-    } else {
+    }
+    if (n > 0) {
         sheet_say(s, SHEET_PLAIN, "The judge's clock around each %s: request, engine and answer.",
                   blocks ? "request of block decoding"
                          : "teacher-forced step of the first base case");
