@@ -86,7 +86,7 @@ FUZZERS := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard tests/fuz
 
 .PHONY: all tests engines tools unit fuzz clean format format-check
 .DELETE_ON_ERROR:
-all: $(PROGRAMS)
+all: $(PROGRAMS) $(BUILD)/measure-noop
 tests: $(UNIT_TESTS) engines
 engines: $(TEST_ENGINES)
 tools: $(TOOLS)
@@ -121,6 +121,9 @@ $(ENGINE_A): $(ENGINE_O)
 
 $(addprefix $(BUILD)/,$(JUDGE_PROGRAMS)): $(BUILD)/%: $(BUILD)/src/programs/%.o $(JUDGE_A) $(WIRE_A) $(BASE_A)
 	$(CC) $(CFLAGS) $(LDFLAGS) $(PROGRAM_LDFLAGS) $^ $(JUDGE_LIBS) -o $@
+# The judge under the name of one of its subcommands.
+$(BUILD)/measure-noop: $(BUILD)/benchd
+	ln -sf benchd $@
 $(addprefix $(BUILD)/,$(ENGINE_PROGRAMS)): $(BUILD)/%: $(BUILD)/src/programs/%.o $(ENGINE_A) $(WIRE_A) $(BASE_A)
 	$(CC) $(CFLAGS) $(LDFLAGS) $(PROGRAM_LDFLAGS) $^ $(LIBS) -o $@
 

@@ -15,6 +15,8 @@ Model: the recorder's mock. The next token after a context of n tokens that ends
   cohort           widest cohort: its capabilities, and those of per-stream times and the replay
   deaf             true: says hello and never reads
   resident         "own": attached to a resident process, another one in each session
+  slow             {"kind": seconds}: waits so long before each answer of that kind
+  slower           factor of those seconds from one process to the next, counted beside the script
 """
 
 import json
@@ -24,10 +26,12 @@ import sys
 import time
 
 script = {}
+script_path = None
 argv = sys.argv[1:]
 for flag, value in zip(argv, argv[1:]):
     if flag == "--resource" and value.startswith("script="):
-        with open(value[len("script="):]) as f:
+        script_path = value[len("script="):]
+        with open(script_path) as f:
             script = json.load(f)
     if flag == "--resource" and value.startswith("log="):
         log_path = value[len("log="):]
@@ -257,7 +261,20 @@ def act(name, argument, q):
         send(honest)
 
 
+def pace():
+    """Seconds before an answer, by kind."""
+    slow = script.get("slow", {})
+    if "slower" not in script:
+        return slow
+    with open(f"{script_path}.starts", "a+") as f:
+        f.write("x")
+        f.flush()
+        starts = f.tell()
+    return {kind: seconds * script["slower"] ** starts for kind, seconds in slow.items()}
+
+
 def main():
+    slow = pace()
     hello = {"id": 0, "nonce": NONCE, "ok": True, "protocol_version": 1, "backend": "scripted",
              "device": "python"}
     if V11:
@@ -291,6 +308,7 @@ def main():
         q = json.loads(line)
         kind = q["kind"]
         seen[kind] = seen.get(kind, 0) + 1
+        time.sleep(slow.get(kind, 0))
         fault = next((f for f in faults if f["at"]["kind"] == kind and
                       f["at"].get("number", 1) == seen[kind]), None)
         if fault is not None:
