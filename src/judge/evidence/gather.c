@@ -41,12 +41,14 @@ static const char *find_integrity(const char *score, const char *score_sha256, s
         const char *path =
             arena_printf(a, "%s%s", folder ? arena_strndup(a, score, folder) : "", names[i]);
         struct buffer text = {0};
-        if (file_read(path, 1 << 20, &text, NULL) && text.length &&
-            names_score(text.data, text.length, score_sha256))
+        const bool there = file_read(path, 1 << 20, &text, NULL) && text.length;
+        const bool right = there && names_score(text.data, text.length, score_sha256);
+        /* Where neither is right, one that is there is what is wrong. */
+        if (right || !found || (there && !file_exists(found)))
             found = path;
-        else if (!found && i == 0)
-            found = path; /* to be named where neither is right */
         buffer_free(&text);
+        if (right)
+            break;
     }
     return found;
 }
