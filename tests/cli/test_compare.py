@@ -76,7 +76,7 @@ def test_two_trees_in_turns(bench):
     assert [s[0] for s in bench.started()] == ["a", "b", "a", "b", "b", "a", "a", "b"]
     report = bench.report()
     assert set(report) == {"kind", "axis", "confidence", "confidence_each", "adjustment",
-                           "claim_floor", "contract_sha256", "golden_sha256", "settings",
+                           "claim_floor", "decode_steps", "contract_sha256", "golden_sha256", "settings",
                            "comparisons", "legs", "conditions"}
     assert report["kind"] == "benchd compare" and report["axis"] == "composite"
     assert report["confidence"] == report["confidence_each"] == 0.95
@@ -270,7 +270,7 @@ def test_noise(bench):
     assert "kill bar" in result.stdout and "4 runs; load " in result.stdout
     assert len(bench.started()) == 5  # the first does not count
     report = bench.report()
-    assert set(report) == {"kind", "runs", "runs_disturbed", "prefill", "decode",
+    assert set(report) == {"kind", "runs", "runs_disturbed", "prefill", "decode", "decode_steps",
                            "contract_sha256", "golden_sha256", "setting", "legs", "conditions"}
     assert report["kind"] == "benchd noise" and report["runs"] == 4 == len(report["legs"])
     for axis in ("prefill", "decode"):
@@ -283,6 +283,17 @@ def test_noise(bench):
         assert floor["kill_bar"] == pytest.approx(max(0.01, 2 * sd / mean))
         assert floor["min_seconds_per_token"] == min(times)
     assert {r["leg"] for r in report["conditions"]} == {"noise"}
+
+
+def test_the_window_may_be_longer(bench):
+    engine = bench.tree_a / "build" / "bench-worker"
+    log = bench.folder / "log.json"
+    result = bench.run("noise", "--engine", engine, "--runs", "3", "--json", "--decode-steps", "200",
+                       "--engine-resource", f"log={log}")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["decode_steps"] == 200
+    bad = bench.run("noise", "--engine", engine, "--decode-steps", "201")
+    assert bad.returncode == 1 and "GOLDEN-INVALID" in bad.stderr
 
 
 def test_noise_as_json(bench):

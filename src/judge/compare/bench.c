@@ -30,10 +30,10 @@ bool bench_is_clean(const struct bench_times *t)
 static bool load_golden(struct bench *b, struct error *err)
 {
     const struct contract *c = b->contract;
+    const int64_t steps =
+        b->flags->decode_steps > 0 ? b->flags->decode_steps : c->benchmark_decode_steps;
     const struct golden_rules rules = {
-        .required_steps = c->benchmark_decode_steps + 1 > c->correctness_steps
-                              ? c->benchmark_decode_steps + 1
-                              : c->correctness_steps,
+        .required_steps = steps + 1 > c->correctness_steps ? steps + 1 : c->correctness_steps,
         .required_prompt_tokens = c->seed_tokens,
         .vocab_size = c->vocab_size,
         .required_model_type = c->golden_model_type,
@@ -43,7 +43,7 @@ static bool load_golden(struct bench *b, struct error *err)
         .refuse_stored_baseline = c->scores_against_live_control_leg};
     return golden_load(b->flags->golden, &rules, &b->golden, err) &&
            contract_check_pooled(c, b->golden->sha256, b->golden->bytes, err) &&
-           measure_find_oracle(b->golden, c->benchmark_decode_steps, &b->oracle, err);
+           measure_find_oracle(b->golden, steps, &b->oracle, err);
 }
 
 static bool check_resources(const struct option_list *list, struct error *err)

@@ -22,6 +22,7 @@ struct bench_flags {
     const char *golden, *contract;
     struct option_list resources, trees;
     bool no_sandbox, quiet;
+    int64_t decode_steps; /* 0: the contract's benchmark_decode_steps */
 };
 /* The rows of both commands' tables; f is a struct bench_flags. */
 #define BENCH_FLAG_ROWS(f)                                                                         \
@@ -37,6 +38,16 @@ struct bench_flags {
      0},                                                                                           \
         {"--contract",   OPTION_TEXT, true, "FILE", "The track's contract.",                       \
          &(f)->contract, NULL,        0,    0},                                                    \
+        {"--decode-steps",                                                                         \
+         OPTION_INT,                                                                               \
+         false,                                                                                    \
+         "N",                                                                                      \
+         "Tokens of the timed decode; the golden must hold them. Default: the contract's "         \
+         "benchmark_decode_steps.",                                                                \
+         &(f)->decode_steps,                                                                       \
+         NULL,                                                                                     \
+         1,                                                                                        \
+         INT32_MAX},                                                                               \
         {"--engine-resource",                                                                      \
          OPTION_LIST,                                                                              \
          false,                                                                                    \

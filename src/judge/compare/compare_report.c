@@ -98,6 +98,7 @@ json_t *compare_report(const struct compare_run *r)
     json_object_set_new(o, "confidence_each", json_real(rounds_confidence(p)));
     json_object_set_new(o, "adjustment", json_string(p->comparisons > 1 ? "bonferroni" : "none"));
     json_object_set_new(o, "claim_floor", json_real(p->claim_floor));
+    json_object_set_new(o, "decode_steps", json_integer(r->bench->oracle.steps));
     json_object_set_new(o, "contract_sha256", json_string(r->bench->contract->sha256));
     json_object_set_new(o, "golden_sha256", json_string(r->bench->golden->sha256));
     json_object_set_new(o, "settings", settings);

@@ -70,6 +70,7 @@ json_t *noise_report(const struct noise_run *r)
     json_object_set_new(o, "runs_disturbed", json_integer((json_int_t)r->disturbed));
     json_object_set_new(o, "prefill", seal_floor(&r->prefill));
     json_object_set_new(o, "decode", seal_floor(&r->decode));
+    json_object_set_new(o, "decode_steps", json_integer(r->bench->oracle.steps));
     json_object_set_new(o, "contract_sha256", json_string(r->bench->contract->sha256));
     json_object_set_new(o, "golden_sha256", json_string(r->bench->golden->sha256));
     json_object_set_new(o, "setting", bench_seal_setting(r->setting));
