@@ -159,8 +159,15 @@
         }
         if (spec.kind === "lines") {
             scales.x.type = "linear";
-            scales.x.bounds = "data";
-            scales.x.ticks.includeBounds = false;
+            var first = Infinity, last = -Infinity;
+            spec.series.forEach(function (series) {
+                series.x.forEach(function (x) { first = Math.min(first, x); last = Math.max(last, x); });
+            });
+            if (first < last) { /* no tick of its own for an end that is no round number */
+                scales.x.min = first;
+                scales.x.max = last;
+                scales.x.ticks.includeBounds = false;
+            }
             if (spec.whole)
                 scales.x.ticks.precision = 0;
         } else {

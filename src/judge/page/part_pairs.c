@@ -201,7 +201,7 @@ void part_pairs(struct sheet *s, const struct report_source *r)
               *source_text(m, "official_pair_combine")
                   ? arena_printf(&s->arena, "%s.", source_text(m, "official_pair_combine"))
                   : "");
-    if (!composite)
+    if (!composite && !pairs.blocks)
         sheet_say(s, SHEET_PLAIN,
                   "The composite of each pair needs the contract's weights: "
                   "--contract FILE.");
