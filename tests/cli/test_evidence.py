@@ -167,6 +167,26 @@ def test_what_was_given_must_be_proved(run):
     assert run.verify("--engine", run.key).returncode == 1
     assert run.verify("--weights", run.folder).returncode == 1
     assert run.verify("--drafter", run.folder).returncode == 1
+    assert run.verify("--baseline-engine", run.key).returncode == 1
+
+
+def test_what_the_statement_alone_names(run):
+    """The drafter and the control legs' engine."""
+    drafter = run.folder / "drafter"
+    drafter.mkdir()
+    (drafter / "config.json").write_text("{}")
+    (run.folder / "control").write_text("a program")
+    named = ("--drafter", "drafter", "--baseline-engine", "control")
+    assert run.sign(*named).returncode == 0
+    assert run.pack().returncode == 0
+    result = run.verify(*named)
+    assert result.returncode == 0, result.stdout
+    assert "ok    --drafter: " in result.stdout and "ok    --baseline-engine: " in result.stdout
+    (run.folder / "control").write_text("another program")
+    (drafter / "config.json").write_text("[]")
+    result = run.verify(*named)
+    assert result.returncode == 1
+    assert "FAIL  --drafter: " in result.stdout and "FAIL  --baseline-engine: " in result.stdout
 
 
 def test_another_key(packed):

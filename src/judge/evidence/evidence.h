@@ -34,12 +34,14 @@ struct evidence_files {
  * on false none of them is new: earlier ones of the same score are gone. */
 struct evidence_signing {
     struct evidence_files files;
-    const char *key;           /* the private key's file */
-    const char *drafter;       /* folder, hashed here; NULL: none */
-    const char *box;           /* NULL: metrics.baseline_box, else not known */
-    const char *log;           /* NULL: none */
-    const char *source_commit; /* of benchd's own sources; NULL: that of the work tree around the
-                                  program's file, else not known */
+    const char *key;             /* the private key's file */
+    const char *drafter;         /* folder, hashed here; NULL: none */
+    const char *baseline_engine; /* the control legs' program, hashed here; NULL: none, or the
+                                    integrity file names it */
+    const char *box;             /* NULL: metrics.baseline_box, else not known */
+    const char *log;             /* NULL: none */
+    const char *source_commit;   /* of benchd's own sources; NULL: that of the work tree around the
+                                    program's file, else not known */
 };
 struct evidence_signed {
     char key[KEY_ID];

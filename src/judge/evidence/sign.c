@@ -80,8 +80,14 @@ static bool fill(const struct evidence_signing *in, const struct verify_run *run
     const json_t *score = json_object_get(run->score, "score");
     char gates[SHA256_HEX], when[32];
     struct tree_digest drafter = {0};
-    if (in->drafter && !weights_digest(in->drafter, &drafter, err))
+    char baseline[SHA256_HEX];
+    uint8_t digest[SHA256_BYTES];
+    text_copy(baseline, sizeof baseline, verify_text(integrity, "baseline_executable_sha256"));
+    if ((in->drafter && !weights_digest(in->drafter, &drafter, err)) ||
+        (in->baseline_engine && !sha256_file(in->baseline_engine, digest, NULL, err)))
         return false;
+    if (in->baseline_engine)
+        text_hex(baseline, digest, sizeof digest);
     statement_gates_digest(m, gates);
     const char *box = verify_text(m, "baseline_box");
     *s = (struct statement){
@@ -97,7 +103,7 @@ static bool fill(const struct evidence_signing *in, const struct verify_run *run
         .drafter_sha256 = arena_strdup(a, drafter.sha256),
         .gates_sha256 = arena_strdup(a, gates),
         .harness_sha256 = verify_text(m, "harness_hash"),
-        .baseline_sha256 = verify_text(integrity, "baseline_executable_sha256"),
+        .baseline_sha256 = arena_strdup(a, baseline),
         .benchd_sha256 = verify_text(integrity, "benchd_executable_sha256"),
         .candidate_sha256 = verify_text(integrity, "candidate_executable_sha256"),
         .weights_sha256 = verify_text(m, "weights_hash"),

@@ -69,6 +69,8 @@ int tool_sign(int argc, char **argv)
          &in.files.integrity, NULL, 0, 0},
         {"--drafter", OPTION_TEXT, false, "DIR", "The drafter's folder, to be hashed.", &in.drafter,
          NULL, 0, 0},
+        {"--baseline-engine", OPTION_TEXT, false, "FILE", "The control legs' engine, to be hashed.",
+         &in.baseline_engine, NULL, 0, 0},
         {"--box", OPTION_TEXT, false, "NAME",
          "The machine, where the score does not name it. RUNNER_NAME wins.", &in.box, NULL, 0, 0},
         {"--source-commit", OPTION_TEXT, false, "HEX",
@@ -237,6 +239,8 @@ int tool_verify(int argc, char **argv)
          &o.weights, NULL, 0, 0},
         {"--drafter", OPTION_TEXT, false, "DIR", "Must be the drafter that was judged.", &o.drafter,
          NULL, 0, 0},
+        {"--baseline-engine", OPTION_TEXT, false, "FILE", "Must be the control legs' engine.",
+         &o.baseline_engine, NULL, 0, 0},
         {"--strict", OPTION_SWITCH, false, NULL, "What was not checked counts as failed.", &strict,
          NULL, 0, 0},
     };

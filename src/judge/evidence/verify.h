@@ -14,11 +14,11 @@
 
 /* What else the verifier has; NULL: has not. What is given must be proved. */
 struct verify_options {
-    const char *public_key;        /* the organiser's, got elsewhere */
-    const char *log;               /* the published log */
-    const char *log_root;          /* "<entries>:<root>", published */
-    const char *engine;            /* a file */
-    const char *weights, *drafter; /* folders */
+    const char *public_key;               /* the organiser's, got elsewhere */
+    const char *log;                      /* the published log */
+    const char *log_root;                 /* "<entries>:<root>", published */
+    const char *engine, *baseline_engine; /* files */
+    const char *weights, *drafter;        /* folders */
 };
 
 /* The files of a run, read. Members of json are NULL, digests "", where a file is not there or

@@ -90,7 +90,8 @@ void verify_gates(const struct verify_run *run, struct findings *f)
     else
         findings_add(f, FINDING_OK, subject,
                      "%zu of %zu records are within the limits: load %.3g, GPU use %.3g, %.3g "
-                     "degrees; the others are of attempts that do not count",
+                     "degrees%s",
                      count - outside, count, rules->load_max, rules->gpu_use_max,
-                     rules->celsius_max);
+                     rules->celsius_max,
+                     outside ? "; the others are of attempts that do not count" : "");
 }
