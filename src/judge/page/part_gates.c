@@ -9,12 +9,12 @@
 
 enum { SERIES_POINTS_MOST = 4000, LEGS_MOST = 16 };
 
+/* A run without pairs has pair 0. */
 static const char *point_name(struct arena *a, const json_t *record)
 {
-    const json_t *pair = json_object_get(record, "pair");
-    return arena_printf(a, "%s%lld, %s, %s", json_is_integer(pair) ? "pair " : "",
-                        (long long)json_integer_value(pair), source_text(record, "leg"),
-                        source_text(record, "phase"));
+    const long long pair = json_integer_value(json_object_get(record, "pair"));
+    return arena_printf(a, "%s%s, %s", pair != 0 ? arena_printf(a, "pair %lld, ", pair) : "",
+                        source_text(record, "leg"), source_text(record, "phase"));
 }
 
 static const char *waited(struct arena *a, const json_t *gate)
