@@ -57,6 +57,15 @@ class Engine:
         return [(t + 1) % V if i >= wrong["at"] and (i - wrong["at"]) % every == 0 else t
                 for i, t in enumerate(tokens)]
 
+    def chain(self, stream, count, bent):
+        """A stream's tokens; after one that is another the chain follows from that one."""
+        made, context = [], list(stream)
+        flips = self.bend("cohort_run", [0] * count) if bent else [0] * count
+        for flip in flips:
+            made.append((next_token(context[-1], len(context)) + flip) % V)
+            context.append(made[-1])
+        return made
+
     def spec(self, q, reply):
         self.mode = "serial"
         if "spec" in q:
@@ -81,7 +90,8 @@ class Engine:
         self.context = list(q["seed_tokens"])
         token = greedy(self.context, 1)[0]
         reply["seed_token"] = self.bend(q["kind"], [token])[0]
-        self.context.append(token)
+        if q["kind"] == "free_decode_begin":  # a decode_step brings it along
+            self.context.append(token)
 
     def times(self, reply, key, count):
         if MANNERS.get("timing"):
@@ -104,8 +114,7 @@ class Engine:
         if "batch_size" not in q:
             reply["tokens"] = self.bend("free_decode_run", greedy(self.context, n))
             return
-        made = [greedy(s, n) for s in self.streams]
-        made[0] = self.bend("cohort_run", made[0])
+        made = [self.chain(s, n, slot == 0) for slot, s in enumerate(self.streams)]
         reply.update(tokens_by_stream=made, effective_batch_size=width, rounds=rounds,
                      natural_accepted_by_stream=[lengths] * width,
                      active_streams_by_round=[width] * rounds)
