@@ -57,6 +57,8 @@ bool blocks_dispatch(const struct official_options *o, enum iterate_exit *result
                                         .draw_record = o->draw_file,
                                         .box = o->box,
                                         .score_path = o->score_path,
+                                        .signing_key = o->signing_key,
+                                        .log = o->log,
                                         .resources = o->resources,
                                         .engine_trees = o->engine_trees,
                                         .no_sandbox = o->no_sandbox,

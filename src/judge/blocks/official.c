@@ -7,7 +7,9 @@
 #include "judge/blocks/legs.h"
 #include "judge/blocks/loop.h"
 #include "judge/blocks/setup.h"
+#include "judge/evidence/evidence.h"
 #include "judge/leg.h"
+#include "judge/ranked/calibration.h"
 #include "judge/run.h"
 #include "judge/seal.h"
 
@@ -220,13 +222,38 @@ static bool seal(struct official *r, struct error *err)
     return seal_write(&r->score, &in, err);
 }
 
+/* The correctness golden is named, the hidden prompt is not. */
+static bool sign(struct official *r, struct error *err)
+{
+    const struct blocks_official_options *o = r->o;
+    const struct blocks_setup *s = &r->setup;
+    const char *key = evidence_key_of(o->signing_key), *box = NULL;
+    if (key == NULL)
+        return true;
+    const struct evidence_signing in = {.files = {.score = o->score_path,
+                                                  .contract = o->contract,
+                                                  .goldens = &o->golden,
+                                                  .golden_count = 1},
+                                        .key = key,
+                                        .drafter = o->drafter,
+                                        .baseline_engine = s->baseline.engine,
+                                        .box = calibration_box(o->box, &box, err) ? box : NULL,
+                                        .log = evidence_log_of(o->log)};
+    struct evidence_signed done;
+    if (!evidence_sign(&in, &done, err))
+        return false;
+    if (!o->quiet)
+        fprintf(stderr, "signed by %s%s\n", done.key, done.logged ? ", and in the log" : "");
+    return true;
+}
+
 static enum iterate_exit finish(struct official *r, struct error *err)
 {
     if (r->failed && is_interrupted(&r->failure)) {
         *err = r->failure;
         return ITERATE_INTERRUPTED;
     }
-    if (!seal(r, err))
+    if (!seal(r, err) || !sign(r, err))
         return ITERATE_NOT_PASSED;
     if (!r->o->quiet && r->measured)
         blocks_print_table(&r->runs, &r->score);
@@ -255,7 +282,8 @@ enum iterate_exit blocks_official_run(const struct blocks_official_options *o, s
     struct official r = {.o = o, .setup = {.o = o}, .started_ns = clock_now_ns()};
     enum iterate_exit result;
     score_document_init(&r.score, "rust");
-    if (!blocks_setup_open(&r.setup, err) || !run_seal_source(false, &r.score, err)) {
+    if (!evidence_ready(evidence_key_of(o->signing_key), evidence_log_of(o->log), err) ||
+        !blocks_setup_open(&r.setup, err) || !run_seal_source(false, &r.score, err)) {
         result = refused(err);
     } else if (!quiet_open(&r.setup.contract->quiet, true, o->quiet, &r.quiet, err)) {
         /* Switched off is misuse; a machine without a reader is the machine's. */

@@ -28,6 +28,7 @@ struct blocks_official_options {
                                 prompt-draw.json in MLXFAST_PRIVATE_DIR */
     const char *box;         /* this machine's name: the calibration's must be the same */
     const char *score_path;
+    const char *signing_key, *log;   /* evidence/; NULL: MLXFAST_SIGNING_KEY, MLXFAST_SIGNING_LOG */
     const char *const *resources;    /* NAME=PATH for every worker, NULL-terminated; may be NULL */
     const char *const *engine_trees; /* folders that the sandboxed engines may read; relative ones
                                         are found in the baseline tree for its legs. May be NULL */

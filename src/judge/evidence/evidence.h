@@ -54,6 +54,9 @@ struct evidence_signed {
  * Interrupted. */
 bool evidence_sign(const struct evidence_signing *in, struct evidence_signed *out,
                    struct error *err);
+/* Whether a run of hours could be signed at its end: the key is one, the log is whole and can be
+ * written to. NULL key and log: true. Errors: as above, and USAGE for a log without a key. */
+bool evidence_ready(const char *key, const char *log, struct error *err);
 
 /* The key and the log that a run is asked to use: the flags, else MLXFAST_SIGNING_KEY and
  * MLXFAST_SIGNING_LOG; NULL: neither. */

@@ -25,6 +25,21 @@ const char *evidence_log_of(const char *flag)
     return value && *value ? value : NULL;
 }
 
+bool evidence_ready(const char *key, const char *log, struct error *err)
+{
+    struct private_key *k = NULL;
+    struct log_writer *w = NULL;
+    if (key == NULL && log != NULL) {
+        error_set(err, "USAGE", "a log takes signed statements only: a key is missing");
+        return error_at(err, NULL, "--log", log);
+    }
+    const bool ok =
+        (key == NULL || key_load_private(key, &k, err)) && (log == NULL || log_open(log, &w, err));
+    log_close(w);
+    key_free(k);
+    return ok;
+}
+
 static bool mismatch(struct error *err, const char *file, const char *what)
 {
     error_set(err, "EVIDENCE-MISMATCH", "%s", what);

@@ -4,6 +4,7 @@
 #include "base/buffer.h"
 #include "base/file.h"
 #include "judge/client.h"
+#include "judge/evidence/evidence.h"
 #include "judge/pool.h"
 #include "judge/ranked/resident.h"
 #include "judge/seal.h"
@@ -86,7 +87,8 @@ bool official_open(struct official *r, struct error *err)
         !semantic_judge_from_environment(&r->semantic, err))
         return false;
     contract_paired_rule(r->contract, &r->rule);
-    return seal_check(o->score_path, false, err);
+    return seal_check(o->score_path, false, err) &&
+           evidence_ready(evidence_key_of(o->signing_key), evidence_log_of(o->log), err);
 }
 
 /* ---- goldens ---- */

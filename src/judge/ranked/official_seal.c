@@ -256,12 +256,8 @@ bool official_seal(struct official *r, struct error *err)
 bool official_sign(struct official *r, struct error *err)
 {
     const char *key = evidence_key_of(r->o->signing_key), *log = evidence_log_of(r->o->log);
-    if (key == NULL && log == NULL)
+    if (key == NULL) /* nor a log: evidence_ready */
         return true;
-    if (key == NULL) {
-        error_set(err, "USAGE", "a log takes signed statements only: a key is missing");
-        return error_at(err, NULL, "--log", log);
-    }
     const char **goldens = arena_array(&r->arena, 2 * r->prompt_count + 1, sizeof *goldens);
     size_t count = 0;
     for (size_t i = 0; i < r->prompt_count; i++) {
@@ -278,6 +274,7 @@ bool official_sign(struct official *r, struct error *err)
                   .golden_count = count,
                   .calibration = r->calibration != NULL ? r->calibration_path : NULL},
         .key = key,
+        .baseline_engine = r->reference.engine,
         .box = r->box,
         .log = log};
     struct evidence_signed done;
