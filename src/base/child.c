@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "base/child_stderr.h"
 #include "base/child_strays.h"
+#include "base/child_watch.h"
 #include "base/clock.h"
 #include "base/interrupt.h"
 
@@ -28,6 +29,7 @@ struct child {
     pid_t pid; /* also the group's number */
     int pidfd; /* -1 on kernels without it */
     int in, out;
+    struct child_watch watch;
     struct stderr_reader *stderr_reader;
     struct buffer pending; /* stdout bytes read and not yet returned begin at start */
     size_t start, scanned; /* no newline in [start, scanned) */
@@ -77,10 +79,11 @@ static const char *const step_names[] = {"cannot change to its folder", "cannot 
 
 /* In the new process, only async-signal-safe calls: another thread may have held any lock. */
 static _Noreturn void become_child(const struct child_options *o, const int ends[3], int report,
-                                   pid_t parent, int open_max)
+                                   const struct child_watch *watch, pid_t parent, int open_max)
 {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    child_watch_this(watch);
     if (getppid() != parent) /* the parent died before the prctl */
         _exit(127);
     for (int s = 1; s < NSIG; s++)
@@ -171,10 +174,11 @@ bool child_start(const struct child_options *options, struct child **out, struct
     sigset_t every, before;
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &before);
-    pid_t pid = fork();
+    struct child_watch watch;
+    pid_t pid = child_watch_begin(&watch) ? fork() : -1;
     if (pid == 0) {
         const int ends[3] = {in[0], outp[1], errp[1]};
-        become_child(options, ends, report[1], parent, open_max);
+        become_child(options, ends, report[1], &watch, parent, open_max);
     }
     code = pid < 0 ? errno : 0;
     close_if_open(&in[0]);
@@ -184,6 +188,7 @@ bool child_start(const struct child_options *options, struct child **out, struct
     struct child *c = memory_alloc(sizeof *c);
     c->pid = pid;
     c->pidfd = -1;
+    c->watch = watch;
     c->end_strays = options->end_strays;
     const char *step = "cannot make a process";
     if (code == 0) {
@@ -207,6 +212,7 @@ bool child_start(const struct child_options *options, struct child **out, struct
         if (code != 0) {
             kill(-pid, SIGKILL);
             kill(pid, SIGKILL);
+            child_watch_end(&c->watch);
             reap(c);
             interrupt_forget_group(pid);
         }
@@ -214,6 +220,7 @@ bool child_start(const struct child_options *options, struct child **out, struct
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     close_if_open(&report[0]);
     if (code != 0) {
+        child_watch_end(&c->watch);
         close_if_open(&in[1]);
         close_if_open(&outp[0]);
         close_if_open(&errp[0]);
@@ -475,6 +482,7 @@ const char *child_end(struct child *c, int grace_ms)
     bool by_itself = wait_for_exit(c, grace_ms);
     /* Before the child is reaped: until then its number, and so the group's, cannot be reused. */
     kill(-c->pid, SIGKILL);
+    child_watch_end(&c->watch);
     bool reaped = reap(c);
     interrupt_forget_group(c->pid);
     if (c->end_strays)

@@ -1,5 +1,6 @@
 /* Child processes with pipes, each in its own process group; reads with deadlines and length
- * limits. Teardown kills the whole group, so nothing is left behind. */
+ * limits. Teardown kills the whole group, and so does a watcher when this program is killed, so
+ * that nothing is left behind. */
 #ifndef MLXFAST_BASE_CHILD_H
 #define MLXFAST_BASE_CHILD_H
 
