@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "judge/score.h"
 #include "judge/score_keys.h"
+#include "judge/stats/paired.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -49,6 +50,7 @@ static const struct {
     {"candidate_seed_prefill_window_seconds_per_token", PARITY_TIMED},
     {"candidate_decode_window_seconds_per_token", PARITY_TIMED},
     {"mtp_seconds_per_token_mean", PARITY_TIMED},
+    {"step_seconds", PARITY_TIMED},
     {"peak_ram_gb", PARITY_DET_TOL},
     {"process_resident_memory_gb", PARITY_DET_TOL}, /* the same kind of figure */
     {"first_failing_case", PARITY_FAILING},
@@ -68,7 +70,8 @@ static const struct {
     {"resident_load_epoch", PARITY_ENV},
     {"baseline_box", PARITY_ENV},
     {"baseline_calibration_sha256", PARITY_ENV},
-    {"gates", PARITY_ENV}, /* temperatures and loads */
+    {"gates", PARITY_ENV},      /* temperatures and loads */
+    {"statistics", PARITY_ENV}, /* what follows from the times of the pairs */
 };
 
 /* Keys of the records inside metrics that stand in no table of top-level keys. */
@@ -379,7 +382,7 @@ static json_t *sample_value(const struct score_key *k)
         return json_true();
     case SCORE_TEXT:
         return json_string("sample");
-    case SCORE_OBJECT: /* of the two objects, contract_sources is made by name below */
+    case SCORE_OBJECT: /* contract_sources and statistics are made by name below */
         return json_pack("{s:s,s:i,s:s}", "correctness", "passed", "correctness_checked_steps", 1,
                          "timing", "passed");
     case SCORE_ARRAY:
@@ -399,6 +402,11 @@ bool parity_sample(struct buffer *out, struct error *err)
     score_document_init(&d, "rust");
     for (size_t i = 0; i < count; i++)
         score_set_json(&d, keys[i].key, sample_value(&keys[i]));
+    static const double control[] = {1, 1.5}, candidate[] = {1, 1};
+    const struct paired_rule rule = {.min_pairs = 2, .confidence = PAIRED_CONFIDENCE};
+    struct paired_estimate pair;
+    paired_estimate(control, candidate, 2, rule.confidence, PAIRED_BOOTSTRAP_SEED, &pair);
+    score_set_json(&d, "statistics", paired_seal(&pair, &pair, &rule, PAIRED_BOUND_REACHED));
     json_t *sources = json_object();
     for (size_t i = 0; i < COUNT_OF(groups); i++)
         json_object_set_new(sources, groups[i], json_string("contract"));

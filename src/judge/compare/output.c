@@ -24,7 +24,7 @@ static void write_text(const json_t *report, struct buffer *out)
     buffer_char(out, '\n');
 }
 
-bool bench_write_json(const char *path, const json_t *report, struct error *err)
+bool compare_write_json(const char *path, const json_t *report, struct error *err)
 {
     struct buffer text = {0};
     write_text(report, &text);
@@ -33,7 +33,7 @@ bool bench_write_json(const char *path, const json_t *report, struct error *err)
     return ok;
 }
 
-void bench_print_json(const json_t *report)
+void compare_print_json(const json_t *report)
 {
     struct buffer text = {0};
     write_text(report, &text);

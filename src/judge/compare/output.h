@@ -13,8 +13,8 @@
 /* A file that may be written, and is none of those that are read. path may be NULL. */
 bool bench_check_output(const struct bench_flags *f, const char *flag, const char *path,
                         struct error *err);
-bool bench_write_json(const char *path, const json_t *report, struct error *err);
-void bench_print_json(const json_t *report);
+bool compare_write_json(const char *path, const json_t *report, struct error *err);
+void compare_print_json(const json_t *report);
 /* The exit code of an error: 2 usage or an unusable contract, 130 interrupted, else 1. */
 int bench_exit(const struct bench *b, const struct error *err);
 

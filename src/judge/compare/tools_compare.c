@@ -263,7 +263,7 @@ static int compare(struct bench *bench, struct error *err)
         print_report(&run);
         if (compare_is_declined(&run))
             code = TOOL_REJECTED;
-        if (f.json != NULL && !bench_write_json(f.json, report, err))
+        if (f.json != NULL && !compare_write_json(f.json, report, err))
             code = TOOL_REJECTED;
         json_decref(report);
     }

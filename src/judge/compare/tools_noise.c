@@ -81,10 +81,10 @@ int tool_noise(int argc, char **argv)
         code = bench_exit(&bench, &err);
     } else {
         json_t *report = noise_report(&run);
-        if (output != NULL && !bench_write_json(output, report, &err))
+        if (output != NULL && !compare_write_json(output, report, &err))
             code = TOOL_REJECTED;
         if (as_json)
-            bench_print_json(report);
+            compare_print_json(report);
         else
             print_table(&run);
         json_decref(report);
