@@ -3,10 +3,11 @@ runs: each forward takes a time of its own, so that a block of several tokens is
 
 fault.json in the weights folder makes it misbehave:
   seconds            of each forward (default 0.004)
+  spin               true: those seconds are spent computing
   stall              [round, seconds]: that round takes so much longer
   die, hang          the round in which it does
   forged             the round whose readouts are not the rows'
-  wrong_token        the round whose first token is another
+  wrong_token        the round whose only token is neither of the two likeliest
   wrong_correctness  true: another token in the correctness walk
   says               a text on stderr, and as the error of its last words"""
 
@@ -33,7 +34,12 @@ class Ranked(toy_engine.Engine):
         return {**super().hello(), "spec_modes": ["serial"], "max_batch_size": 1}
 
     def forward_time(self):
-        time.sleep(self.fault.get("seconds", 0.004))
+        seconds = self.fault.get("seconds", 0.004)
+        end = time.monotonic() + seconds
+        if not self.fault.get("spin"):
+            time.sleep(seconds)
+        while time.monotonic() < end:
+            pass
 
     def begin(self, seed):
         self.rounds = 0
@@ -57,20 +63,18 @@ class Ranked(toy_engine.Engine):
         if number == fault.get("stall", [0])[0]:
             time.sleep(fault["stall"][1])
         reply = super().block(token, width)
+        if number == fault.get("wrong_token"):
+            reply["per_row_top2_tokens"][0][0] = reply["tokens"][0]
         if number == fault.get("forged"):
             reply["per_row_top2_logits"] = [[a + 1.0, b + 1.0]
                                             for a, b in reply["per_row_top2_logits"]]
         return reply
 
     def accept(self, rows, drafts):
-        tokens = super().accept(rows, drafts)
-        if self.rounds == self.fault.get("wrong_token"):
-            self.wrong = toy_engine.top2(rows[0])[0][1]
-            return [self.wrong]
-        return tokens
-
-    def reference_prefill(self, seed):
-        return super().reference_prefill(seed)
+        if self.rounds > 0 and self.rounds == self.fault.get("wrong_token"):
+            likely = toy_engine.top2(rows[0])[0]
+            return [next(t for t in range(self.model["vocab"]) if t not in likely)]
+        return super().accept(rows, drafts)
 
     # ---- the correctness walk ----
 
