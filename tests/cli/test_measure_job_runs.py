@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from job_kit import COMMIT, FAST, SLOW, JobKit, error_name, sha256
-from judge_kit import CONTRACT, group_members
+from job_kit import COMMIT, JobKit, error_name, sha256
+from judge_kit import group_members
 
 
 @pytest.fixture
@@ -56,6 +56,7 @@ def test_official_job(kit):
     assert d["exactness_probe"] == {"mode": "once", "prompts_checked": 1, "tokens_checked": 129}
     thermal = d["provenance"]["thermal"]
     assert thermal["cool_gate_c"] == 120 and thermal["cool_gate_c_source"] == "contract"
+    assert d["provenance"]["sandbox"].startswith("bubblewrap+seccomp")
     assert thermal["loaded_util"] == 0.7 and thermal["loaded_util_source"] == "default"
 
 
@@ -94,6 +95,7 @@ def test_two_prompts_and_their_arithmetic(tmp_path, build):
         assert (w["prefill_token_total"], w["decode_token_total"]) == (32, 128)
         assert near(w["serial_decode_window_seconds"] / 128, p["serial_seconds_per_token"])
         assert near(p["raw_ratio"], p["serial_seconds_per_token"] / p["mtp_seconds_per_token"])
+    assert d["provenance"]["sandbox"] == "none (switched off)"
     assert d["provenance"]["thermal"]["loaded_util"] == 0.5
     assert d["provenance"]["thermal"]["loaded_util_source"] == "environment"
 

@@ -528,6 +528,39 @@ static void test_commits(void **state)
     assert_non_null(strstr(err.message, "was deleted"));
 }
 
+/* What is built is the working tree: HEAD outside the surface, but for what git does not track. */
+static void test_working_tree(void **state)
+{
+    struct fixture *f = *state;
+    struct surface s = surface_of(f, "{\"editablePaths\":[\"Sources/Model\"]}");
+    struct error err = {0};
+    const char *const init[] = {"init", "-q", NULL};
+    assert_int_equal(symlink("tools", at(f, f->candidate, "l")), 0);
+    put(f, f->candidate, "empty", "");
+    git(f->candidate, init);
+    const char *base = commit_all(f, f->candidate);
+    put(f, f->candidate, "untracked", "u");
+    put(f, f->candidate, "Sources/Model/a.swift", "edited, not committed");
+    if (!surface_check_commits(&s, f->candidate, base, &err))
+        fail_msg("%s: %s", err.name, err.message);
+    put(f, f->candidate, "tools/t.sh", "T");
+    assert_false(surface_check_commits(&s, f->candidate, base, &err));
+    assert_string_equal(err.name, "write-divergence");
+    assert_non_null(strstr(err.message, "\"tools/t.sh\" was changed"));
+    put(f, f->candidate, "tools/t.sh", "t");
+    assert_true(surface_check_commits(&s, f->candidate, base, &err));
+    assert_int_equal(unlink(at(f, f->candidate, "l")), 0);
+    assert_false(surface_check_commits(&s, f->candidate, base, &err));
+    assert_non_null(strstr(err.message, "\"l\" was deleted"));
+    assert_int_equal(symlink("tool", at(f, f->candidate, "l")), 0);
+    assert_false(surface_check_commits(&s, f->candidate, base, &err));
+    assert_non_null(strstr(err.message, "\"l\" was changed"));
+    assert_int_equal(unlink(at(f, f->candidate, "l")), 0);
+    put(f, f->candidate, "l", "tools"); /* the target's text as a file is no link */
+    assert_false(surface_check_commits(&s, f->candidate, base, &err));
+    assert_non_null(strstr(err.message, "\"l\" was changed"));
+}
+
 /* Nothing that the candidate's repository says is run or believed. */
 static void test_hostile_repository(void **state)
 {
@@ -582,6 +615,7 @@ int main(void)
         TEST(test_trees),
         TEST(test_links_are_compared),
         TEST(test_commits),
+        TEST(test_working_tree),
         TEST(test_hostile_repository),
     };
     return cmocka_run_group_tests_name("surface", tests, NULL, NULL);

@@ -261,6 +261,7 @@ static enum job_exit conclude(struct run *r, enum job_end end, struct error *err
         .bootstrap = j->o->bootstrap,
         .candidate_executable = seal_published_path(&j->arena, j->candidate.engine),
         .baseline_executable = seal_published_path(&j->arena, j->baseline.engine),
+        .sandbox = j->candidate_sandbox.seal,
         .thermal = thermal,
         .gates = gates,
         .probes = probes};

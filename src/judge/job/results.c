@@ -293,6 +293,7 @@ static json_t *provenance_record(const struct job_results_plan *p)
     json_t *o = json_object();
     put_text(o, "candidate_executable", p->candidate_executable);
     put_text(o, "baseline_executable", p->baseline_executable);
+    put_text(o, "sandbox", p->sandbox);
     put(o, "thermal", json_incref(p->thermal));
     return o;
 }

@@ -47,6 +47,7 @@ struct job_results_plan {
     bool accepted;                /* the pairs stand */
     const struct error *rejected; /* why they do not, or why their score does not; NULL: neither */
     const char *candidate_executable, *baseline_executable; /* as published */
+    const char *sandbox;                                    /* as the plan seals it */
     json_t *thermal, *gates, *probes;                       /* borrowed; may be NULL */
 };
 

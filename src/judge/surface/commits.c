@@ -9,8 +9,11 @@
 #include "base/file.h"
 #include "base/number.h"
 
+#include <openssl/evp.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { GIT_OUTPUT_MAX = 256 << 20, GIT_GRACE_MS = 2000 };
@@ -105,6 +108,13 @@ static bool check_commit_id(const char *tree, const char *commit, struct error *
            git_failed(tree, "a commit is 40 lower-case hex digits", err);
 }
 
+static bool diverges(const char *tree, const char *path, const char *how, struct error *err)
+{
+    error_set(err, "write-divergence",
+              "\"%s\" was %s outside the modifiable surface (editablePaths)", path, how);
+    return error_at(err, tree, NULL, NULL);
+}
+
 static const char *how_text(const char *status)
 {
     return *status == 'A' ? "added" : *status == 'D' ? "deleted" : "changed";
@@ -123,12 +133,103 @@ static bool check_records(const struct surface *s, const char *tree, const struc
         at += strlen(path) + 1;
         if (surface_find(s, path) != NULL || surface_is_left_out(path))
             continue;
-        error_set(err, "write-divergence",
-                  "\"%s\" was %s outside the modifiable surface (editablePaths)", path,
-                  how_text(status));
-        return error_at(err, tree, NULL, NULL);
+        return diverges(tree, path, how_text(status), err);
     }
     return true;
+}
+
+/* ---- the working tree ---- */
+
+enum { OBJECT_HEX_MAX = 64, LINK_MAX = 4096 };
+
+/* git's name of a file's content: of "blob <size>", a NUL and the bytes, by the hash that the
+ * repository uses (40 digits: SHA-1, 64: SHA-256). */
+static bool blob_name(const void *data, size_t length, size_t digits, char out[])
+{
+    char header[48];
+    uint8_t digest[EVP_MAX_MD_SIZE];
+    unsigned size = 0;
+    const int n = snprintf(header, sizeof header, "blob %zu", length);
+    EVP_MD_CTX *h = EVP_MD_CTX_new();
+    const bool ok =
+        h != NULL && EVP_DigestInit_ex(h, digits == 40 ? EVP_sha1() : EVP_sha256(), NULL) == 1 &&
+        EVP_DigestUpdate(h, header, (size_t)n + 1) == 1 && EVP_DigestUpdate(h, data, length) == 1 &&
+        EVP_DigestFinal_ex(h, digest, &size) == 1 && 2 * size == digits;
+    EVP_MD_CTX_free(h);
+    if (ok)
+        text_hex(out, digest, size);
+    return ok;
+}
+
+/* One tracked file or link as HEAD has it. */
+struct tracked {
+    bool is_link;
+    const char *object; /* hex, not terminated */
+    size_t digits;
+    const char *path;
+};
+
+static bool check_tracked(const char *tree, const struct tracked *f, struct error *err)
+{
+    struct arena a = {0};
+    struct stat s;
+    struct file_map map = {0};
+    char target[LINK_MAX], name[OBJECT_HEX_MAX + 1];
+    const char *path = path_join(&a, tree, f->path);
+    bool ok = true;
+    if (lstat(path, &s) != 0) {
+        ok = diverges(tree, f->path, "deleted", err);
+    } else if (f->is_link ? !S_ISLNK(s.st_mode) : !S_ISREG(s.st_mode)) {
+        ok = diverges(tree, f->path, "changed", err);
+    } else if (f->is_link) {
+        const ssize_t n = readlink(path, target, sizeof target);
+        ok = n >= 0 && blob_name(target, (size_t)n, f->digits, name);
+    } else {
+        ok = file_map_open(path, &map, err) &&
+             blob_name(map.data != NULL ? (const void *)map.data : "", map.length, f->digits, name);
+        file_unmap(&map);
+    }
+    arena_free(&a);
+    if (!ok)
+        return strcmp(err->name, "write-divergence") == 0 ||
+                       strcmp(err->name, "WRITE-GATE-GIT-FAILED") == 0
+                   ? false
+                   : git_failed(tree, "a tracked file cannot be read", err);
+    return memcmp(name, f->object, f->digits) == 0 || diverges(tree, f->path, "changed", err);
+}
+
+/* "<mode> <type> <object>\t<path>". Modules have no content here. */
+static bool read_tracked(const char *record, struct tracked *f)
+{
+    const char *tab = strchr(record, '\t'), *space = tab;
+    while (space != NULL && space > record && *space != ' ')
+        space--;
+    if (space == NULL || *space != ' ')
+        return false;
+    *f = (struct tracked){.is_link = text_starts(record, "120"),
+                          .object = space + 1,
+                          .digits = (size_t)(tab - space) - 1,
+                          .path = tab + 1};
+    return f->digits == 40 || f->digits == 64;
+}
+
+/* What is built and timed is the working tree, so it must be HEAD outside the surface too. Files
+ * that git does not track are what a build leaves. */
+static bool check_working_tree(const struct surface *s, const char *tree, struct error *err)
+{
+    const char *const rest[] = {"ls-tree", "-r", "-z", "--full-tree", "HEAD", NULL};
+    struct buffer out = {0};
+    bool ok = ask_git(tree, rest, &out, err);
+    for (size_t at = 0; ok && at < out.length; at += strlen(out.data + at) + 1) {
+        struct tracked f;
+        if (!read_tracked(out.data + at, &f))
+            ok = git_failed(tree, "its list of a commit's files has another form", err);
+        else if (!text_starts(out.data + at, "160") && surface_find(s, f.path) == NULL &&
+                 !surface_is_left_out(f.path))
+            ok = check_tracked(tree, &f, err);
+    }
+    buffer_free(&out);
+    return ok;
 }
 
 bool surface_check_commits(const struct surface *s, const char *tree, const char *commit,
@@ -138,7 +239,7 @@ bool surface_check_commits(const struct surface *s, const char *tree, const char
                                 "--no-renames", commit, "HEAD", NULL};
     struct buffer out = {0};
     const bool ok = check_commit_id(tree, commit, err) && ask_git(tree, rest, &out, err) &&
-                    check_records(s, tree, &out, err);
+                    check_records(s, tree, &out, err) && check_working_tree(s, tree, err);
     buffer_free(&out);
     return ok;
 }

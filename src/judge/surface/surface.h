@@ -86,8 +86,9 @@ bool surface_check_growth(const struct surface *s, const struct surface_size *be
 bool surface_check_trees(const struct surface *s, const char *baseline, const char *candidate,
                          struct error *err);
 /* The same between a commit (40 lower-case hex digits) and HEAD of the candidate's repository, by
- * git's plumbing in an empty environment, within SURFACE_GIT_SECONDS. Errors: write-divergence,
- * WRITE-GATE-GIT-FAILED. */
+ * git's plumbing in an empty environment, within SURFACE_GIT_SECONDS; and between HEAD and the
+ * files that it tracks as they lie in the tree. What git does not track is not looked at. Errors:
+ * write-divergence, WRITE-GATE-GIT-FAILED. */
 enum { SURFACE_GIT_SECONDS = 60 };
 bool surface_check_commits(const struct surface *s, const char *candidate, const char *commit,
                            struct error *err);
