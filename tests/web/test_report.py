@@ -24,6 +24,7 @@ try:
     from selenium.webdriver.chrome.service import Service
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import WebDriverWait
 except ImportError:
     webdriver = None
 
@@ -142,7 +143,9 @@ def test_charts_follow_the_colour_scheme(browser, page):
     light = browser.execute_script("return document.getElementById('chart-0').toDataURL()")
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {
         "features": [{"name": "prefers-color-scheme", "value": "dark"}]})
-    assert browser.execute_script("return document.getElementById('chart-0').toDataURL()") != light
+    # The page hears of it with the next frame.
+    WebDriverWait(browser, 20).until(
+        lambda b: b.execute_script("return document.getElementById('chart-0').toDataURL()") != light)
     assert background(browser) == "rgb(20, 23, 27)"
 
 
@@ -156,9 +159,15 @@ def test_a_policy_that_lets_nothing_else_run(browser, page):
         document.body.appendChild(i);
     """)
     assert browser.title != "owned"
-    refused = [entry["message"] for entry in browser.get_log("browser")]
-    assert any("script-src" in text for text in refused), refused
-    assert any("img-src" in text or "default-src" in text for text in refused), refused
+    refused = []
+
+    def both(driver):
+        refused.extend(entry["message"] for entry in driver.get_log("browser"))
+        return any("script-src" in text for text in refused) and \
+            any("img-src" in text or "default-src" in text for text in refused)
+
+    WebDriverWait(browser, 20).until(both, f"what the policy refused: {refused}")
+    assert browser.title != "owned"
 
 
 def test_keyboard(browser, page):
