@@ -227,6 +227,55 @@ static void test_hot(void **state)
     quiet_close(q);
 }
 
+/* The machine cools down after the fifth sleep: the first window and four polls. */
+static void on_sleep_cool(struct machine *m, double seconds)
+{
+    (void)seconds;
+    if (++m->step == 5)
+        put_sensor(m, 50);
+}
+
+/* As above, and a neighbour comes while the temperature is waited for; he stays for so long. */
+static void on_sleep_neighbour(struct machine *m, double seconds)
+{
+    on_sleep_cool(m, seconds);
+    m->others_rate = m->step >= 3 && m->step < 8 ? 1 : 0;
+}
+
+static void on_sleep_neighbour_stays(struct machine *m, double seconds)
+{
+    on_sleep_cool(m, seconds);
+    m->others_rate = m->step >= 3 ? 1 : 0;
+}
+
+static void test_quiet_again_after_cooling(void **state)
+{
+    struct machine *m = *state;
+    struct quiet_rules rules = quiet_rules_default(NULL);
+    struct error err = {0};
+    put_sensor(m, 70);
+    struct quiet *q = open_quiet(m, &rules, true);
+    m->on_sleep = on_sleep_cool;
+    assert_true(quiet_before(q, &first, &err) && quiet_after(q, &err));
+    assert_string_equal(last(m, q, "temperature", "state"), "\"waited\"");
+    assert_string_equal(last(m, q, "temperature", "waited_seconds"), "40.0");
+    assert_string_equal(last(m, q, "quiescence", "state"), "\"quiet\"");
+    m->step = 0;
+    put_sensor(m, 70);
+    m->on_sleep = on_sleep_neighbour;
+    assert_true(quiet_before(q, &first, &err) && quiet_after(q, &err));
+    /* Busy in the window after the wait and in the poll that he leaves in. */
+    assert_string_equal(last(m, q, "quiescence", "state"), "\"waited\"");
+    assert_string_equal(last(m, q, "quiescence", "waited_seconds"), "30.0");
+    m->step = 0;
+    put_sensor(m, 70);
+    m->on_sleep = on_sleep_neighbour_stays;
+    expect_contention(m, q, "others take 1.00 processors");
+    assert_string_equal(last(m, q, "temperature", "state"), "\"waited\"");
+    check_records(q, 3);
+    quiet_close(q);
+}
+
 static void test_no_reader(void **state)
 {
     struct machine *m = *state;
@@ -572,6 +621,7 @@ int main(void)
         TEST(test_own_unrest),
         TEST(test_gpu_contention),
         TEST(test_hot),
+        TEST(test_quiet_again_after_cooling),
         TEST(test_no_reader),
         TEST(test_reader_goes_away),
         TEST(test_switch),

@@ -121,15 +121,34 @@ bool quiet_look_celsius(void *context, double *celsius)
     return thermometer_read(&((struct quiet *)context)->thermometer, celsius);
 }
 
+/* The window begins now, not where the leg before ended. */
+static bool wait_for_quiescence(struct quiet *q, const struct quiet_rules *rules,
+                                struct quiescence_result *out, struct error *err)
+{
+    q->last = work_read(q->system);
+    own_load_update(&q->own, &q->last);
+    return quiescence_gate(q->system, rules, FIRST_WINDOW, quiet_look, quiet_say, q, out, err);
+}
+
+/* Once more after a wait for the temperature, within what is left of the bound. */
+static bool confirm_quiescence(struct quiet *q, struct quiescence_result *r, struct error *err)
+{
+    struct quiet_rules left = q->rules;
+    const struct quiescence_result before = *r;
+    left.quiescence_wait_seconds -= before.waited_seconds;
+    if (!wait_for_quiescence(q, &left, r, err))
+        return false;
+    r->waited_seconds += before.waited_seconds;
+    if (r->state == QUIESCENCE_QUIET)
+        r->state = before.state;
+    return true;
+}
+
 static bool gate_quiescence(struct quiet *q, struct quiescence_result *out, struct error *err)
 {
     *out = (struct quiescence_result){.state = QUIESCENCE_QUIET};
-    if (q->ranked) {
-        q->last = work_read(q->system);
-        own_load_update(&q->own, &q->last);
-        return quiescence_gate(q->system, &q->rules, FIRST_WINDOW, quiet_look, quiet_say, q, out,
-                               err);
-    }
+    if (q->ranked)
+        return wait_for_quiescence(q, &q->rules, out, err);
     /* A local run looks back instead of waiting. */
     quiet_look(q, &out->last);
     if (quiescence_broken(&out->last, &q->rules, false, out->why, sizeof out->why)) {
@@ -244,6 +263,13 @@ bool quiet_before(struct quiet *q, const struct quiet_point *at, struct error *e
                         record_temperature(&cool, q->rules.celsius_max, q->thermometer.name));
     if (!judge_temperature(q, &cool, err))
         return false;
+    if (q->ranked && cool.state == COOL_WAITED) {
+        if (!confirm_quiescence(q, &quiescence, err))
+            return false;
+        json_object_set_new(q->point, "quiescence", record_quiescence(&quiescence));
+        if (quiescence.state == QUIESCENCE_NOT_QUIET)
+            return refuse_contention(&quiescence, err);
+    }
     q->counts_throttling = throttle_count_read(q->system, &q->throttle_count);
     q->began = work_read(q->system);
     own_load_update(&q->own, &q->began);

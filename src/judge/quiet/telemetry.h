@@ -51,7 +51,7 @@ void telemetry_summarise(const struct samples *s, double loaded_use, double floo
 
 /* {"seconds","celsius","clock_mhz"}, at most SERIES_MOST of each, evenly thinned, the last one
  * kept; a new reference. */
-enum { SERIES_MOST = 120 };
+enum { SERIES_MOST = 60 };
 json_t *telemetry_series(const struct samples *s);
 
 /* null for NAN, else three decimals. */
