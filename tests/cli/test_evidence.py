@@ -256,6 +256,26 @@ def test_the_log(run):
     assert result.returncode == 1 and "cut off" in result.stderr
 
 
+def test_an_earlier_root_is_proved_without_the_log(run):
+    """A root that was written down when the log was short, and a bundle of much later."""
+    for _ in range(3):
+        assert run.sign().returncode == 0
+    old = benchd("log", "check", "--log", run.log).stdout.split("root ")[1].strip()
+    for _ in range(4):
+        assert run.sign().returncode == 0
+    assert run.pack().returncode == 0
+    assert run.verify("--log-root", old).returncode == 1
+    assert run.verify("--log-root", old, "--log", "log").returncode == 0
+    assert run.pack("--log-root", old).returncode == 0
+    result = run.verify("--log-root", old)
+    assert result.returncode == 0 and "goes on behind them" in result.stdout
+    other = old[:-1] + ("0" if old[-1] != "0" else "1")
+    assert run.verify("--log-root", other).returncode == 1
+    result = run.pack("--log-root", other)
+    assert result.returncode == 1 and "LOG-INVALID: " in result.stderr
+    assert run.pack("--log-root", "3").returncode == 2
+
+
 def test_a_torn_line_is_mended_by_the_repair_alone(run):
     assert run.sign().returncode == 0
     whole = run.log.read_text()

@@ -23,7 +23,7 @@ static void check_log(const struct log *l, const uint8_t *data, size_t size)
         log_entry_render(&l->entries[i], &again);
         buffer_char(&again, '\n');
         require(l->entries[i].index == i);
-        log_prove(l, &l->entries[i], &p);
+        log_prove(l, &l->entries[i], size % (l->count + 1), &p);
         log_inclusion_render(&p, &proof);
         require(log_inclusion_parse("proof", proof.data, proof.length, &read, NULL));
         buffer_free(&proof);
@@ -46,7 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (log_inclusion_parse("proof", (const char *)data, size, &p, &err)) {
         log_inclusion_render(&p, &again);
         require(again.length == size && memcmp(again.data, data, size) == 0);
-        require(p.entry.index < p.size);
+        require(p.entry.index < p.size && p.before <= p.size);
     }
     buffer_free(&again);
     arena_free(&a);

@@ -290,20 +290,20 @@ static void test_a_published_root_finds_rewriting_and_cutting(void **state)
     log_root(&l, 5, &root);
     text_hex(hex, root.bytes, sizeof root.bytes);
     snprintf(published, sizeof published, "5:%s", hex);
-    assert_true(log_expect(path, &l, published, &err));
+    assert_true(log_expect(path, &l, published, NULL, &err));
     l.count = 4;
-    assert_false(log_expect(path, &l, published, &err));
+    assert_false(log_expect(path, &l, published, NULL, &err));
     assert_non_null(strstr(err.message, "cut off"));
     unlink(path);
     for (int i = 0; i < ENTRIES; i++)
         append_one(i == 2 ? 77 : i);
     assert_true(log_read(path, &a, &l, &err));
-    assert_false(log_expect(path, &l, published, &err));
+    assert_false(log_expect(path, &l, published, NULL, &err));
     assert_string_equal(err.name, "LOG-INVALID");
     assert_non_null(strstr(err.message, "rewritten"));
     static const char *const bad[] = {"", "5", ":", "5:", "x:00", "99999999999999999999999:aa"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        assert_false(log_expect(path, &l, bad[i], &err));
+        assert_false(log_expect(path, &l, bad[i], NULL, &err));
         assert_string_equal(err.name, "USAGE");
     }
     buffer_free(&text);
@@ -466,11 +466,12 @@ static void test_inclusion_stands_alone(void **state)
     for (size_t i = 0; i < ENTRIES; i++) {
         struct log_inclusion p, again;
         struct buffer proof = {0};
-        log_prove(&l, &l.entries[i], &p);
+        log_prove(&l, &l.entries[i], i, &p);
         log_inclusion_render(&p, &proof);
         assert_true(log_inclusion_parse("p", proof.data, proof.length, &again, &err));
         assert_int_equal(again.entry.index, i);
         assert_int_equal(again.size, ENTRIES);
+        assert_int_equal(again.before, i);
         assert_string_equal(again.entry.hash, l.entries[i].hash);
         for (size_t k = 0; i % 4 == 0 && k < proof.length; k++) {
             proof.data[k] ^= 1;

@@ -74,7 +74,9 @@ bool evidence_gather(const struct evidence_files *files, struct arena *a, struct
 struct evidence_packing {
     struct evidence_files files;
     const char *public_key, *log, *engine; /* NULL: none */
-    const char *weights_digest;            /* "<sha256>:<bytes>:<files>": must be the score's */
+    const char
+        *log_root; /* an earlier root of the log, to be proved to be its beginning; or NULL */
+    const char *weights_digest; /* "<sha256>:<bytes>:<files>": must be the score's */
 };
 bool evidence_pack(const struct evidence_packing *in, struct buffer *out, struct error *err);
 

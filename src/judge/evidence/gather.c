@@ -93,14 +93,16 @@ static bool add_statement(const struct evidence_packing *in, struct arena *a, st
            (!in->engine || add_file(b, BUNDLE_ENGINE, in->engine, a, err));
 }
 
-static bool add_proof(const char *path, struct arena *a, struct bundle *b, struct error *err)
+static bool add_proof(const char *path, const char *earlier, struct arena *a, struct bundle *b,
+                      struct error *err)
 {
+    size_t before = 0;
     const struct bundle_member *m = bundle_find(b, BUNDLE_STATEMENT);
     struct log l;
     struct log_inclusion p;
     struct buffer text = {0};
     char sha256[SHA256_HEX];
-    if (!log_read(path, a, &l, err))
+    if (!log_read(path, a, &l, err) || (earlier && !log_expect(path, &l, earlier, &before, err)))
         return false;
     sha256_hex(m ? m->data : "", m ? m->length : 0, sha256);
     const struct log_entry *e = m ? log_find(&l, sha256) : NULL;
@@ -111,7 +113,7 @@ static bool add_proof(const char *path, struct arena *a, struct bundle *b, struc
                       "is none beside the score");
         return error_at(err, path, "--log", NULL);
     }
-    log_prove(&l, e, &p);
+    log_prove(&l, e, before, &p);
     log_inclusion_render(&p, &text);
     bundle_add(b, BUNDLE_LOG, arena_strndup(a, text.data, text.length), text.length);
     buffer_free(&text);
@@ -141,9 +143,11 @@ bool evidence_pack(const struct evidence_packing *in, struct buffer *out, struct
     struct findings f = {0};
     struct buffer sums = {0};
     const struct verify_options o = {.public_key = in->public_key, .log = in->log};
-    bool ok = evidence_gather(&in->files, &a, &b, err) && add_statement(in, &a, &b, err) &&
-              (!in->log || add_proof(in->log, &a, &b, err)) &&
-              (!in->weights_digest || check_weights(&b, in->weights_digest, err));
+    bool ok = in->log || !in->log_root ||
+              error_set(err, "USAGE", "--log-root is a root of --log, which is not given");
+    ok = ok && evidence_gather(&in->files, &a, &b, err) && add_statement(in, &a, &b, err) &&
+         (!in->log || add_proof(in->log, in->log_root, &a, &b, err)) &&
+         (!in->weights_digest || check_weights(&b, in->weights_digest, err));
     if (ok) {
         bundle_render_sums(&b, &sums);
         bundle_add(&b, BUNDLE_SUMS, sums.data, sums.length);

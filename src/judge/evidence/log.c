@@ -93,14 +93,19 @@ void log_root(const struct log *l, size_t count, struct merkle_hash *out)
     free(leaves);
 }
 
-void log_prove(const struct log *l, const struct log_entry *e, struct log_inclusion *out)
+void log_prove(const struct log *l, const struct log_entry *e, size_t before,
+               struct log_inclusion *out)
 {
     struct merkle_hash *leaves = memory_alloc((l->count + 1) * sizeof *leaves);
     for (size_t i = 0; i < l->count; i++)
         leaves[i] = l->entries[i].leaf;
-    *out = (struct log_inclusion){.entry = *e, .size = l->count};
+    *out = (struct log_inclusion){.entry = *e, .size = l->count, .before = before};
     merkle_root(leaves, l->count, &out->root);
     out->length = merkle_prove(leaves, l->count, (size_t)e->index, out->path);
+    if (before > 0) {
+        merkle_root(leaves, before, &out->before_root);
+        out->before_length = merkle_prove_extends(leaves, l->count, before, out->before_path);
+    }
     free(leaves);
 }
 
@@ -112,7 +117,8 @@ const struct log_entry *log_find(const struct log *l, const char *statement_sha2
     return NULL;
 }
 
-bool log_expect(const char *file, const struct log *l, const char *published, struct error *err)
+bool log_expect(const char *file, const struct log *l, const char *published, size_t *entries,
+                struct error *err)
 {
     char digits[24], hex[SHA256_HEX];
     uint64_t count = 0;
@@ -135,6 +141,8 @@ bool log_expect(const char *file, const struct log *l, const char *published, st
     }
     log_root(l, (size_t)count, &root);
     text_hex(hex, root.bytes, SHA256_BYTES);
+    if (entries)
+        *entries = (size_t)count;
     if (strcmp(hex, colon + 1) == 0)
         return true;
     error_set(err, "LOG-INVALID",

@@ -55,9 +55,10 @@ void log_root(const struct log *l, size_t count, struct merkle_hash *out); /* of
 const char *log_head(const struct log *l);
 /* NULL: no entry of that statement. The last one, where it stands more than once. */
 const struct log_entry *log_find(const struct log *l, const char *statement_sha256);
-/* "<entries>:<root>" as it was published: the log still begins with exactly those entries. Errors:
- * USAGE (the text), LOG-INVALID. */
-bool log_expect(const char *file, const struct log *l, const char *published, struct error *err);
+/* "<entries>:<root>" as it was published: the log still begins with exactly those entries; count is
+ * their number (may be NULL). Errors: USAGE (the text), LOG-INVALID. */
+bool log_expect(const char *file, const struct log *l, const char *published, size_t *count,
+                struct error *err);
 
 /* Writing: the file (made where it is not there) is held under an exclusive lock from open to
  * close, so that a statement can name its place before it is signed. Waits for the lock until it
@@ -80,16 +81,21 @@ struct log_repaired {
 };
 bool log_repair(const char *path, struct log_repaired *out, struct error *err);
 
-/* That an entry is in a log of so many, without the log. */
+/* That an entry is in a log of so many, without the log; and, where before is not 0, that the log
+ * is one of so many of an earlier root with more behind it. */
 struct log_inclusion {
     struct log_entry entry;
-    uint64_t size;
+    uint64_t size, before;
     struct merkle_hash root, path[MERKLE_PATH_MOST];
     size_t length;
+    struct merkle_hash before_root, before_path[MERKLE_PATH_MOST];
+    size_t before_length;
 };
-void log_prove(const struct log *l, const struct log_entry *e, struct log_inclusion *out);
+/* before: at most the log's number of entries; 0: nothing of an earlier root. */
+void log_prove(const struct log *l, const struct log_entry *e, size_t before,
+               struct log_inclusion *out);
 void log_inclusion_render(const struct log_inclusion *p, struct buffer *out);
-/* Closed, one spelling, the way leads to the root. Error LOG-INVALID. */
+/* Closed, one spelling, the ways lead to the root. Error LOG-INVALID. */
 bool log_inclusion_parse(const char *file, const char *data, size_t length,
                          struct log_inclusion *out, struct error *err);
 

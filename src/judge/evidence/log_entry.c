@@ -133,18 +133,30 @@ static void set_hash(json_t *o, const char *key, const struct merkle_hash *h)
     json_object_set_new(o, key, json_string(hex));
 }
 
+/* A way of hashes, with where it leads. */
+static json_t *way_value(const struct merkle_hash *path, size_t length,
+                         const struct merkle_hash *root, uint64_t size)
+{
+    json_t *o = json_object(), *list = json_array();
+    char hex[SHA256_HEX];
+    for (size_t i = 0; i < length; i++) {
+        text_hex(hex, path[i].bytes, SHA256_BYTES);
+        json_array_append_new(list, json_string(hex));
+    }
+    json_object_set_new(o, "path", list);
+    set_hash(o, "root", root);
+    json_object_set_new(o, "size", json_integer((json_int_t)size));
+    return o;
+}
+
 void log_inclusion_render(const struct log_inclusion *p, struct buffer *out)
 {
-    json_t *o = json_object(), *path = json_array();
-    char hex[SHA256_HEX];
-    for (size_t i = 0; i < p->length; i++) {
-        text_hex(hex, p->path[i].bytes, SHA256_BYTES);
-        json_array_append_new(path, json_string(hex));
-    }
+    json_t *o = way_value(p->path, p->length, &p->root, p->size);
     json_object_set_new(o, "entry", entry_value(&p->entry, true));
-    json_object_set_new(o, "path", path);
-    set_hash(o, "root", &p->root);
-    json_object_set_new(o, "size", json_integer((json_int_t)p->size));
+    json_object_set_new(
+        o, "extends",
+        p->before ? way_value(p->before_path, p->before_length, &p->before_root, p->before)
+                  : json_null());
     json_object_set_new(o, "version", json_integer(LOG_VERSION));
     json_write_canonical(o, 2, out);
     json_decref(o);
@@ -164,32 +176,63 @@ static bool read_hash(const char *text, struct merkle_hash *out)
     return true;
 }
 
+static bool read_way(const struct json_view *v, struct merkle_hash path[MERKLE_PATH_MOST],
+                     size_t *length, struct merkle_hash *root, uint64_t *size, struct error *err)
+{
+    const json_t *list;
+    const char *text;
+    int64_t n;
+    if (!json_get_array(v, "path", &list, err) || !json_get_string(v, "root", &text, err) ||
+        !json_get_int64(v, "size", 1, INT64_MAX, &n, err))
+        return renamed(err);
+    if (!read_hash(text, root))
+        return invalid(err, v->file, "root", "must be 64 lower-case hexadecimal digits");
+    *size = (uint64_t)n;
+    *length = json_array_size(list);
+    if (*length > MERKLE_PATH_MOST)
+        return invalid(err, v->file, "path", "is longer than any way to a root");
+    for (size_t i = 0; i < *length; i++)
+        if (!read_hash(json_string_value(json_array_get(list, i)), &path[i]))
+            return invalid(err, v->file, "path", "must hold 64 lower-case hexadecimal digits each");
+    return true;
+}
+
+/* The earlier root that the log goes on from; null: none is spoken of. */
+static bool read_extends(const struct json_view *v, struct log_inclusion *out, struct error *err)
+{
+    static const char *const keys[] = {"path", "root", "size", NULL};
+    const json_t *object;
+    if (json_is_null(json_object_get(v->object, "extends")))
+        return true;
+    if (!json_get_object(v, "extends", &object, err))
+        return renamed(err);
+    const struct json_view e = {object, v->file, "extends"};
+    if (!json_view_closed(&e, keys, err))
+        return renamed(err);
+    if (!read_way(&e, out->before_path, &out->before_length, &out->before_root, &out->before, err))
+        return false;
+    return merkle_check_extends(out->before, out->size, &out->before_root, &out->root,
+                                out->before_path, out->before_length) ||
+           invalid(err, v->file, "extends", "does not lead from the earlier root to the later one");
+}
+
 static bool read_inclusion(const struct json_view *v, struct log_inclusion *out, struct error *err)
 {
-    static const char *const keys[] = {"entry", "path", "root", "size", "version", NULL};
-    const json_t *entry, *path;
-    const char *root;
-    int64_t size, version;
+    static const char *const keys[] = {"entry", "extends", "path", "root", "size", "version", NULL};
+    const json_t *entry;
+    int64_t version;
+    *out = (struct log_inclusion){0};
     if (!json_view_closed(v, keys, err) || !json_get_object(v, "entry", &entry, err) ||
-        !json_get_array(v, "path", &path, err) || !json_get_string(v, "root", &root, err) ||
-        !json_get_int64(v, "size", 1, INT64_MAX, &size, err) ||
         !json_get_int64(v, "version", LOG_VERSION, LOG_VERSION, &version, err))
         return renamed(err);
     const struct json_view e = {entry, v->file, "entry"};
-    if (!read_entry(&e, &out->entry, err))
+    if (!read_entry(&e, &out->entry, err) ||
+        !read_way(v, out->path, &out->length, &out->root, &out->size, err))
         return false;
-    if (!read_hash(root, &out->root))
-        return invalid(err, v->file, "root", "must be 64 lower-case hexadecimal digits");
-    out->size = (uint64_t)size;
-    out->length = json_array_size(path);
-    if (out->length > MERKLE_PATH_MOST)
-        return invalid(err, v->file, "path", "is longer than any way to a root");
-    for (size_t i = 0; i < out->length; i++)
-        if (!read_hash(json_string_value(json_array_get(path, i)), &out->path[i]))
-            return invalid(err, v->file, "path", "must hold 64 lower-case hexadecimal digits each");
-    return merkle_check(&out->entry.leaf, out->entry.index, out->size, out->path, out->length,
-                        &out->root) ||
-           invalid(err, v->file, "path", "does not lead from the entry to the root");
+    if (!merkle_check(&out->entry.leaf, out->entry.index, out->size, out->path, out->length,
+                      &out->root))
+        return invalid(err, v->file, "path", "does not lead from the entry to the root");
+    return read_extends(v, out, err);
 }
 
 bool log_inclusion_parse(const char *file, const char *data, size_t length,

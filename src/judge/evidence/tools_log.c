@@ -134,10 +134,11 @@ static int log_check_tool(int argc, char **argv)
     struct named n = {0};
     struct arena a = {0};
     struct log l;
+    size_t before = 0;
     if (!tool_parse(&command, "log check", argc, argv, NULL, &code))
         return code;
     bool ok = !proof || statement || error_set(&err, "USAGE", "--proof needs --statement");
-    ok = ok && log_read(path, &a, &l, &err) && (!root || log_expect(path, &l, root, &err));
+    ok = ok && log_read(path, &a, &l, &err) && (!root || log_expect(path, &l, root, &before, &err));
     if (ok && statement) {
         ok = read_statement(statement, &n, &err);
         const struct log_entry *e = ok ? log_find(&l, n.sha256) : NULL;
@@ -147,7 +148,7 @@ static int log_check_tool(int argc, char **argv)
         } else if (ok) {
             struct log_inclusion p;
             struct buffer text = {0};
-            log_prove(&l, e, &p);
+            log_prove(&l, e, before, &p);
             log_inclusion_render(&p, &text);
             ok = !proof || file_write_atomic(proof, text.data, text.length, &err);
             buffer_free(&text);

@@ -156,6 +156,37 @@ static bool entry_agrees(const struct log_entry *e, const struct verify_run *run
            strcmp(e->previous, s->log_previous) == 0;
 }
 
+static void write_root(uint64_t size, const struct merkle_hash *root, struct buffer *out)
+{
+    char hex[SHA256_HEX];
+    text_hex(hex, root->bytes, SHA256_BYTES);
+    buffer_printf(out, "%llu:%s", (unsigned long long)size, hex);
+}
+
+/* A root that was published: the proof's own, or the earlier one that it goes on from, or one of
+ * the verifier's own log (l, or NULL). */
+static void check_root(const struct log_inclusion *p, const struct log *l, const char *published,
+                       const char *root, struct findings *f)
+{
+    struct buffer earlier = {0};
+    struct error err = {0};
+    write_root(p->before, &p->before_root, &earlier);
+    if (strcmp(published, root) == 0)
+        findings_add(f, FINDING_OK, "--log-root", "is the root that the proof leads to");
+    else if (p->before > 0 && strcmp(published, earlier.data) == 0)
+        findings_add(f, FINDING_OK, "--log-root",
+                     "the log of the proof begins with those entries, and goes on behind them");
+    else if (l && log_expect("--log", l, published, NULL, &err))
+        findings_add(f, FINDING_OK, "--log-root", "your log begins with those entries");
+    else if (l)
+        findings_error(f, "--log-root", &err);
+    else
+        findings_add(f, FINDING_FAILED, "--log-root",
+                     "is not the root that the proof leads to, nor the earlier one that it speaks "
+                     "of; with --log LOG any root can be checked");
+    buffer_free(&earlier);
+}
+
 /* The verifier's own copy of the log: it begins with the tree of the proof, and is whole. */
 static void check_published(const struct log_inclusion *p, const struct verify_options *o,
                             struct findings *f)
@@ -163,27 +194,18 @@ static void check_published(const struct log_inclusion *p, const struct verify_o
     struct arena a = {0};
     struct log l;
     struct error err = {0};
-    char hex[SHA256_HEX];
     struct buffer root = {0};
-    text_hex(hex, p->root.bytes, SHA256_BYTES);
-    buffer_printf(&root, "%llu:%s", (unsigned long long)p->size, hex);
-    if (o->log && (!log_read(o->log, &a, &l, &err) || !log_expect(o->log, &l, root.data, &err)))
-        findings_error(f, "--log", &err);
-    else if (o->log)
+    write_root(p->size, &p->root, &root);
+    const bool whole =
+        o->log && log_read(o->log, &a, &l, &err) && log_expect(o->log, &l, root.data, NULL, &err);
+    if (whole)
         findings_add(f, FINDING_OK, "--log",
                      "your log of %zu entries is whole, and begins with the bundle's %llu", l.count,
                      (unsigned long long)p->size);
-    if (o->log_root && o->log && err.name[0] == '\0') {
-        if (!log_expect(o->log, &l, o->log_root, &err))
-            findings_error(f, "--log-root", &err);
-        else
-            findings_add(f, FINDING_OK, "--log-root", "your log begins as the root says");
-    } else if (o->log_root) {
-        findings_check(f, strcmp(o->log_root, root.data) == 0, "--log-root",
-                       "is the root that the proof leads to",
-                       "is not the root that the proof leads to; with --log LOG a root of another "
-                       "number of entries can be checked");
-    }
+    else if (o->log)
+        findings_error(f, "--log", &err);
+    if (o->log_root)
+        check_root(p, whole ? &l : NULL, o->log_root, root.data, f);
     if (!o->log && !o->log_root)
         findings_add(f, FINDING_SKIPPED, "--log",
                      "not checked: that the log with the root %s is the published one (--log, "
