@@ -429,14 +429,12 @@ static void explain_denominator(const struct page *p, const struct contract *c)
     explain_fast_side(p, c);
 }
 
-static void explain_health(const struct page *p, const struct contract *c)
+static void explain_calibration(const struct page *p, const struct contract *c)
 {
-    const struct calibration_bands bands = calibration_bands(c);
     page_item(p,
-              "The control leg must be healthy: at most %.6g (prefill) and %.6g (decode) times the "
-              "mean of the box's calibration, `SERIAL-CONTROL-LEG-OUTSIDE-BAND`. A box is "
-              "calibrated where its passes vary by %.6g %% at most%s: `CALIBRATION-CV-EXCEEDED`.",
-              bands.prefill_high, bands.decode_high, 100 * calibration_cv_limit(c),
+              "A box is calibrated where its passes vary by %.6g %% at most%s, else "
+              "`CALIBRATION-CV-EXCEEDED`.",
+              100 * calibration_cv_limit(c),
               c->has_calibration_cv_max ? "" : " (`calibration_cv_max` is not declared)");
 }
 
@@ -456,7 +454,7 @@ static void explain_pairs(const struct page *p, const struct contract *c)
               "`OFFICIAL-PAIRS-NOT-A-MULTIPLE-OF-GOLDENS`.",
               c->official_pairs, c->official_pairs == 1 ? "" : "s");
     explain_statistics(p, c);
-    explain_health(p, c);
+    explain_calibration(p, c);
     if (c->combine_mean)
         page_item(p, "The score is the mean of the pairs' composites; every pair must clear the "
                      "floors.");
