@@ -172,6 +172,26 @@ static void test_a_neighbour_who_left(void **state)
     quiet_close(q);
 }
 
+/* What is judged is what is sealed: a share that rounds to the limit is at the limit. */
+static void test_judged_as_sealed(void **state)
+{
+    struct machine *m = *state;
+    struct quiet_rules rules = quiet_rules_default(NULL);
+    struct error err = {0};
+    put_sensor(m, 41);
+    rules.quiescence_wait_seconds = 0;
+    struct quiet *q = open_quiet(m, &rules, true);
+    m->load = 2;
+    q->own.load = 0.002; /* decays over the window to 0.0019, which is sealed as 0.002 */
+    assert_true(quiet_before(q, &first, &err));
+    assert_string_equal(last(m, q, "quiescence", "own_load"), "0.002");
+    q->own.load = 0.0004; /* sealed as 0 */
+    assert_false(quiet_before(q, &first, &err));
+    assert_string_equal(err.name, "QUIESCENCE-TIMEOUT");
+    assert_string_equal(last(m, q, "quiescence", "own_load"), "0.0");
+    quiet_close(q);
+}
+
 static void on_sleep_stop(struct machine *m, double seconds)
 {
     (void)seconds;
@@ -619,6 +639,7 @@ int main(void)
         TEST(test_a_neighbour_is_declined),
         TEST(test_a_neighbour_who_left),
         TEST(test_own_unrest),
+        TEST(test_judged_as_sealed),
         TEST(test_gpu_contention),
         TEST(test_hot),
         TEST(test_quiet_again_after_cooling),

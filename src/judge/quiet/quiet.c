@@ -108,17 +108,21 @@ void quiet_look(void *context, struct quiescence *out)
     q->last = now;
     *out = (struct quiescence){
         .load = load_read(q->system),
-        .own_load = q->own.load,
+        .own_load = telemetry_rounded(q->own.load),
         .gpu_use = gpu_read(&q->gpu, &gpus) ? gpu_use(&gpus) : NAN,
-        .others_cpu = share.others,
-        .own_cpu = share.own,
+        .others_cpu = telemetry_rounded(share.others),
+        .own_cpu = telemetry_rounded(share.own),
         .window_seconds = share.seconds,
     };
 }
 
 bool quiet_look_celsius(void *context, double *celsius)
 {
-    return thermometer_read(&((struct quiet *)context)->thermometer, celsius);
+    double value;
+    if (!thermometer_read(&((struct quiet *)context)->thermometer, &value))
+        return false;
+    *celsius = telemetry_rounded(value);
+    return true;
 }
 
 /* The window begins now, not where the leg before ended. */
@@ -240,7 +244,7 @@ static void end_phase(struct quiet *q, struct telemetry *t, double *seconds)
     telemetry_summarise(s, q->rules.loaded_use, q->rules.clock_floor_mhz,
                         counted ? THROTTLE_CPU_THERMAL : 0, t);
     q->throttled = throttle_is_throttling(t->throttle);
-    q->contended = share.others >= q->rules.others_cpu_max;
+    q->contended = telemetry_rounded(share.others) >= q->rules.others_cpu_max;
     json_object_set_new(q->point, "telemetry", record_telemetry(t, s, &p));
 }
 

@@ -26,7 +26,7 @@ json_t *record_temperature(const struct cool_result *r, double limit, const char
     json_object_set_new(o, "state", json_string(cool_state_name(r->state)));
     json_object_set_new(o, "waited_seconds", telemetry_number(r->waited_seconds));
     json_object_set_new(o, "celsius", telemetry_number(r->celsius));
-    json_object_set_new(o, "limit", telemetry_number(limit));
+    json_object_set_new(o, "limit", json_real(limit));
     json_object_set_new(o, "reader", text_or_null(reader));
     return o;
 }

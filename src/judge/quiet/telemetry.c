@@ -86,9 +86,14 @@ void telemetry_summarise(const struct samples *s, double loaded_use, double floo
         out->throttle |= THROTTLE_CLOCK_FLOOR;
 }
 
+double telemetry_rounded(double x)
+{
+    return round(x * 1000) / 1000;
+}
+
 json_t *telemetry_number(double x)
 {
-    return isnan(x) ? json_null() : json_real(round(x * 1000) / 1000);
+    return isnan(x) ? json_null() : json_real(telemetry_rounded(x));
 }
 
 json_t *telemetry_series(const struct samples *s)

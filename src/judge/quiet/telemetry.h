@@ -54,6 +54,8 @@ void telemetry_summarise(const struct samples *s, double loaded_use, double floo
 enum { SERIES_MOST = 60 };
 json_t *telemetry_series(const struct samples *s);
 
+/* Three decimals, as sealed: what is judged is what can be judged again from the seal. */
+double telemetry_rounded(double x);
 /* null for NAN, else three decimals. */
 json_t *telemetry_number(double x);
 
