@@ -8,6 +8,8 @@ import pathlib
 import shutil
 import subprocess
 
+import pytest
+
 from conftest import BUILD, ROOT
 from judge_kit import CONTRACT, DEADLINES, SEED, VOCAB, next_token, prompt
 
@@ -28,6 +30,14 @@ NAMES = ("MLXFAST_TRACK_ID", "MLXFAST_QWEN_MTP_TRACK_ID", "MLXFAST_COMMIT_SHA",
          "MLXFAST_QWEN_MTP_MIN_PAIRS_PER_PROMPT", "MLXFAST_QWEN_MTP_TIMED_SERIES")
 # The candidate takes half of the baseline's time: a ratio of about 2, far from every gate.
 SLOW, FAST = {"decode_seconds": 0.4}, {"decode_seconds": 0.2}
+
+
+def needs_sandbox():
+    if not (BUILD / "benchd").exists():
+        return pytest.mark.skip(reason="nothing is built")
+    probe = subprocess.run([BUILD / "benchd", "probe-sandbox"], capture_output=True)
+    return pytest.mark.skipif(probe.returncode != 0,
+                              reason="no sandbox on this machine, which a scored job must have")
 
 
 def sha256(data):

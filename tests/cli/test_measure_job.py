@@ -8,8 +8,10 @@ import subprocess
 import pytest
 
 from conftest import BUILD
-from job_kit import COMMIT, JobKit, sha256, tape
+from job_kit import COMMIT, JobKit, needs_sandbox, sha256, tape
 from judge_kit import CONTRACT, prompt
+
+pytestmark = needs_sandbox()
 
 
 @pytest.fixture

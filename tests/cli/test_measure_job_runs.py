@@ -6,8 +6,11 @@ import signal
 
 import pytest
 
-from job_kit import COMMIT, JobKit, error_name, sha256
+from conftest import QUICK
+from job_kit import COMMIT, JobKit, error_name, needs_sandbox, sha256
 from judge_kit import group_members
+
+pytestmark = needs_sandbox()
 
 
 @pytest.fixture
@@ -351,14 +354,17 @@ def test_the_cohorts_seed_tokens_are_exact(tmp_path, build):
     assert "TokenMismatch" in result.stderr
 
 
-@pytest.mark.parametrize("baseline, candidate, code, name", [
+FAILURES = [
     ({"replay": "refuse"}, {}, 6, "TIMED-REPLAY-FAILED"),
     ({"replay": "echo"}, {}, 6, "TIMED-REPLAY-FAILED"),
     ({"cohort": 4}, {}, 6, "BatchWidthExceedsEngineMax"),
     ({}, {"cohort": 0}, 5, "CapabilityNotAdvertised"),
     ({}, {"cohort": 7}, 5, "BatchWidthExceedsEngineMax"),
     ({}, {"timing": "broken"}, 5, "VectorLength"),
-])
+]
+
+
+@pytest.mark.parametrize("baseline, candidate, code, name", FAILURES[::3] if QUICK else FAILURES)
 def test_cohort_failures(tmp_path, build, baseline, candidate, code, name):
     kit = cohort_kit(tmp_path)
     kit.manners(kit.baseline, **baseline)

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from conftest import BUILD
-from job_kit import COMMIT, JobKit, sha256
+from job_kit import COMMIT, JobKit, needs_sandbox, sha256
 from judge_kit import Kit
 
 WEIGHTS = "ab" * 32
@@ -435,6 +435,7 @@ def test_usage(overlay):
 
 # ---- the whole flow ----
 
+@needs_sandbox()
 @pytest.mark.parametrize("streams", [1, 8])
 def test_a_real_jobs_results(tmp_path, build, streams):
     (tmp_path / "job").mkdir()
