@@ -60,8 +60,9 @@ class RankedKit:
             engine = tree / "engine"
             engine.write_text(STUB)
             engine.chmod(0o755)
-        for part in (self.pool, self.private, self.drafter):
-            part.mkdir()
+        for part in (self.pool, self.private, self.drafter, self.sub / "src" / "judge"):
+            part.mkdir(parents=True)
+        (self.sub / "src" / "judge" / "judge.c").write_text("/* the harness of this tree */\n")
         (self.drafter / "toy.json").write_text(json.dumps({"right_per_thousand": 900}))
         self.contract = self.folder / "contract.json"
         self.golden = self.folder / "public.golden.json"

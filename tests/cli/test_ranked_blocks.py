@@ -65,6 +65,8 @@ def test_a_run_that_passes(kit):
     assert m["decode_tokens"] == TOKENS and m["block_size"] == 4 and m["decode_speedup_floor"] == 0.95
     assert m["golden_hash"] == hashlib.sha256(kit.golden.read_bytes()).hexdigest()
     assert m["reference_engine"] == "the engine itself" and m["all_tokens_matched"] is True
+    assert m["baseline_source"] == "serial-control-leg" and m["baseline_box"] == BOX
+    assert len(m["harness_hash"]) == 64 and m["partial_result"] is False
 
     # The pairs, and what is made of them again by hand.
     pairs, nulls = m["block_pairs"], m["block_null_pairs"]
@@ -122,6 +124,23 @@ def test_pairs_are_added_up_to_the_bound(kit):
     m = kit.passed(kit.run())["metrics"]
     assert m["accepted_pair_count"] == 2 and m["target_pair_count"] == 1
     assert m["statistics"]["sequential"]["stopped"] == "bound-reached"
+
+
+def test_correctness_alone(kit):
+    """Nothing is timed or drawn; what a ranked run would refuse is refused all the same."""
+    alone = {"MLXFAST_BENCHMARK_SKIP_TIMED": "1"}
+    result = kit.run(env=alone)
+    document = kit.passed(result)
+    m = document["metrics"]
+    assert document["score"] is None and m["partial_result"] is True and m["passed_correctness"] is True
+    assert m["checked_steps"] == 128 and "mode" not in m and "gates" not in m
+    assert not kit.draw.exists() and "PASSED, no score" in result.stdout
+    kit.fault(wrong_correctness=True)
+    result = kit.run(env=alone)
+    assert result.returncode == 1 and kit.document()["metrics"]["error"] == "correctness_failed"
+    for path in kit.score.parent.iterdir():
+        path.unlink()
+    kit.refused(kit.run(without=["--pool"], env=alone), "USAGE")
 
 
 def test_the_private_folder_holds_the_record(kit):
@@ -369,6 +388,12 @@ def test_a_baseline_without_its_engine(kit):
 
 def test_a_resident_that_was_there_before(kit):
     kit.refused(kit.run(env={"BENCH_WORKER_RESIDENT_SOCKET": "/tmp/x"}), "LEG-SERVE-INHERITED-SOCKET")
+
+
+def test_a_tree_without_the_harness(kit):
+    (kit.sub / "src" / "judge" / "judge.c").unlink()
+    (kit.sub / "src" / "judge").rmdir()
+    kit.refused(kit.run(), "HARNESS-EMPTY")
 
 
 def test_gates_cannot_be_switched_off(kit):

@@ -55,24 +55,23 @@ static bool open_contract(struct blocks_setup *s, struct error *err)
 }
 
 /* A time belongs to one machine: without this one's nothing is scored. */
-static bool check_calibration(const struct blocks_setup *s, struct error *err)
+static bool check_calibration(struct blocks_setup *s, struct error *err)
 {
     const struct contract *c = s->contract;
     const struct contract_block_decode *b = &c->block_decode;
-    const char *box;
     if (!b->has_calibration) {
         error_set(err, "BASELINE-CALIBRATION-MISSING",
                   "the contract of \"%s\" pins no serial time of this machine", c->track_id);
         return error_at(err, c->path, "block_decode.calibration", "missing");
     }
-    if (!calibration_box(s->o->box, &box, err))
+    if (!calibration_box(s->o->box, &s->box, err))
         return false;
-    if (strcmp(box, b->calibration_machine) == 0)
+    if (strcmp(s->box, b->calibration_machine) == 0)
         return true;
     error_set(err, "BASELINE-CALIBRATION-BOX-MISMATCH",
               "the calibration is of \"%s\", and this machine is \"%s\"", b->calibration_machine,
-              box);
-    return error_at(err, c->path, "block_decode.calibration.machine", box);
+              s->box);
+    return error_at(err, c->path, "block_decode.calibration.machine", s->box);
 }
 
 bool blocks_setup_is_calibration(const struct error *err)

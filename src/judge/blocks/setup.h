@@ -28,6 +28,7 @@ struct blocks_setup {
     struct contract *contract;
     struct fidelity_limits limits;
     double run_ceiling_seconds;
+    const char *box;         /* this machine's name */
     const char *draw_record; /* path */
     struct leg_roots baseline;
     struct golden *golden; /* of correctness */
