@@ -349,7 +349,7 @@ def test_killing_the_judge_leaves_nothing(sandbox, kit, number):
         if "now it hangs" in line:
             break
     running = inside(kit.folder)
-    assert len(running) == 4, "the judge, bubblewrap, the first process, the engine"
+    assert len(running) == 5, "the judge, its watcher, bubblewrap, the first process, the engine"
     handles = [os.pidfd_open(pid) for pid in running]
     judge.send_signal(number)
     judge.communicate(timeout=30)
