@@ -187,6 +187,15 @@ static bool read_paired_run(const struct contract_reader *r)
             return contract_refuse_value(r, "official_pair_combine",
                                          "must be lower_median or mean");
     }
+    if (contract_has(r, "official_pair_order")) {
+        const char *order = NULL;
+        if (!contract_get_text(r, "official_pair_order", &order))
+            return false;
+        c->alternate_pairs = strcmp(order, "alternate") == 0;
+        if (!c->alternate_pairs && strcmp(order, "control_first") != 0)
+            return contract_refuse_value(r, "official_pair_order",
+                                         "must be control_first or alternate");
+    }
     c->has_scores_against_live_control_leg = contract_has(r, "scores_against_live_control_leg");
     if (c->has_scores_against_live_control_leg &&
         !contract_get_flag(r, "scores_against_live_control_leg",

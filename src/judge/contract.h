@@ -78,7 +78,8 @@ struct contract {
 
     bool has_official_pairs;
     uint32_t official_pairs;
-    bool combine_mean; /* official_pair_combine == "mean" */
+    bool combine_mean;    /* official_pair_combine == "mean" */
+    bool alternate_pairs; /* official_pair_order == "alternate": a key of ours */
     bool has_scores_against_live_control_leg, scores_against_live_control_leg;
     bool has_paired_flow_retired, paired_flow_retired;
     bool has_token_tolerance;

@@ -14,6 +14,7 @@ static const char *const read_keys[] = {
     "timed_prompt_pool",
     "official_pairs",
     "official_pair_combine",
+    "official_pair_order",
     "scores_against_live_control_leg",
     "paired_flow_retired",
     "timed_token_tolerance_per_thousand",

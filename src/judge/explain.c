@@ -453,6 +453,8 @@ static void explain_pairs(const struct page *p, const struct contract *c)
               "leg. It may be given several goldens, in a number that divides the pairs: "
               "`OFFICIAL-PAIRS-NOT-A-MULTIPLE-OF-GOLDENS`.",
               c->official_pairs, c->official_pairs == 1 ? "" : "s");
+    if (c->alternate_pairs)
+        page_item(p, "In every second pair the candidate leg comes first.");
     explain_statistics(p, c);
     explain_calibration(p, c);
     if (c->combine_mean)

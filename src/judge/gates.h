@@ -112,5 +112,7 @@ void gates_failure_text(const struct gates_result *g, struct buffer *out);
 struct score_document;
 /* The score's keys of correctness and meanings, but passed_correctness and correctness_seconds. */
 void gates_seal(const struct gates_result *g, struct score_document *d);
+/* metrics.step_seconds; nothing where no step was asked. */
+void gates_seal_latency(const struct gates_latency *l, struct score_document *d);
 
 #endif

@@ -62,3 +62,13 @@ void gates_seal(const struct gates_result *g, struct score_document *d)
     score_set_int(d, "expected_token", g->first_failure.expected);
     score_set_int(d, "actual_token", g->first_failure.actual);
 }
+
+void gates_seal_latency(const struct gates_latency *l, struct score_document *d)
+{
+    if (l->count == 0)
+        return;
+    json_t *steps = json_array();
+    for (size_t i = 0; i < l->count; i++)
+        json_array_append_new(steps, json_real(l->seconds[i]));
+    score_set_json(d, "step_seconds", steps);
+}

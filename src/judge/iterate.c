@@ -44,6 +44,7 @@ struct run {
     char weights_stamp[SHA256_HEX], engine_stamp[SHA256_HEX], drafter_stamp[SHA256_HEX];
     int64_t decode_steps;
     struct leg_result leg;
+    struct gates_latency latency;
     struct semantic_judge semantic;
     struct quiet *quiet; /* NULL: not opened */
     int64_t started_ns;
@@ -185,11 +186,14 @@ static bool drive(struct run *r, struct leg_plan *plan, struct error *err)
                                      .has_mismatch_gap = r->contract->has_mismatch_logit_gap,
                                      .mismatch_gap = r->contract->mismatch_logit_gap,
                                      .semantic = &r->semantic,
-                                     .semantic_min_pass = r->contract->semantic_min_pass};
+                                     .semantic_min_pass = r->contract->semantic_min_pass,
+                                     .latency = &r->latency};
     struct quiet_rules rules =
         r->contract->has_quiet ? r->contract->quiet : quiet_rules_default(r->contract->platform);
     const struct measure_watch watch = {look_before, look_after, r};
     rules.cool_gate = o->cool_gate;
+    r->latency.capacity = (size_t)r->contract->correctness_steps;
+    r->latency.seconds = arena_array(&r->arena, r->latency.capacity, sizeof(double));
     plan->sandbox = &r->sandbox;
     plan->gates = &gates;
     plan->watch = &watch;
@@ -239,6 +243,7 @@ static void seal_gates(struct run *r)
     score_set_bool(d, "passed_correctness", r->leg.gates_ran && g->passed);
     score_set_number(d, "correctness_seconds", r->leg.correctness_seconds);
     gates_seal(g, d);
+    gates_seal_latency(&r->latency, d);
     if (r->leg.timing.mismatch.present) {
         score_set_text(d, "first_failing_case", r->leg.timing.mismatch.label);
         score_set_int(d, "first_failing_step", r->leg.timing.mismatch.step);

@@ -262,6 +262,8 @@ static void test_refusals_name_the_field(void **state)
         {"\"official_pairs\":\"2\"", "official_pairs"},
         {"\"official_pair_combine\":\"median\"", "official_pair_combine"},
         {"\"official_pair_combine\":null", "official_pair_combine"},
+        {"\"official_pair_order\":\"random\"", "official_pair_order"},
+        {"\"official_pair_order\":1", "official_pair_order"},
         {"\"scores_against_live_control_leg\":\"true\"", "scores_against_live_control_leg"},
         {"\"paired_flow_retired\":0", "paired_flow_retired"},
         {"\"timed_token_tolerance_per_thousand\":-1", "timed_token_tolerance_per_thousand"},

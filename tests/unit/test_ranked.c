@@ -279,6 +279,25 @@ static void sequential(void **state)
     arena_free(&a);
 }
 
+/* Every second pair of either kind the other way round; the times stand with their legs. */
+static void alternating(void **state)
+{
+    (void)state;
+    struct arena a = {0};
+    struct contract c = rules();
+    const struct paired_rule rule = {
+        .min_pairs = 3, .max_pairs = 3, .confidence = 0.95, .null_pairs = 2};
+    struct script s = {.slower = 2, .fail_at = -1};
+    struct ranked_runs runs;
+    struct error err;
+    c.alternate_pairs = true;
+    assert_true(ranked_pairs_run(&c, &rule, digests, 1, scripted, &s, &a, &runs, &err));
+    assert_string_equal(s.roles, "CXabXCbaCX");
+    for (size_t i = 0; i < 3; i++)
+        assert_true(runs.pairs[i].candidate.decode == 2 * runs.pairs[i].control.decode);
+    arena_free(&a);
+}
+
 /* A leg that fails ends the run; what was measured whole is kept. */
 static void failing_leg(void **state)
 {
@@ -384,6 +403,7 @@ int main(void)
         cmocka_unit_test(slower_trees),
         cmocka_unit_test(sequential),
         cmocka_unit_test(failing_leg),
+        cmocka_unit_test(alternating),
         cmocka_unit_test(replayed_positions),
         cmocka_unit_test(replayed_windows),
         cmocka_unit_test(sealed_pairs),

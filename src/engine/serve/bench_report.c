@@ -185,6 +185,7 @@ static json_t *prefill_json(const struct bench_result *r)
         json_t *part = json_object();
         set(part, "seconds", (double)r->prefill[p].ns / 1e9);
         set(part, "flops", r->prefill[p].flops);
+        set_int(part, "bytes", r->prefill[p].bytes);
         flops += r->prefill[p].flops;
         json_object_set_new(parts, meter_part_key((enum meter_part)p), part);
     }
@@ -223,6 +224,7 @@ static json_t *decode_json(const struct bench_result *r, const struct bench_deco
         set(part, "seconds", part_seconds(d, p));
         set(part, "share", per(part_seconds(d, p), d->metered_seconds));
         set(part, "bytes", part_bytes(d, p));
+        set(part, "flops", per((double)d->part[p].flops, d->metered_steps));
         set(part, "bytes_per_second", per(part_bytes(d, p), part_seconds(d, p)));
         json_object_set_new(parts, meter_part_key((enum meter_part)p), part);
     }

@@ -159,10 +159,7 @@ static void fill_correctness(struct official *r)
     if (!k->gates_ran)
         return;
     gates_seal(&k->gates, d);
-    json_t *steps = json_array();
-    for (size_t i = 0; i < r->latency.count; i++)
-        json_array_append_new(steps, json_real(r->latency.seconds[i]));
-    score_set_json(d, "step_seconds", steps);
+    gates_seal_latency(&r->latency, d);
 }
 
 /* The token that was wrong in a candidate's leg: where, and of a golden that is no secret, which.

@@ -18,25 +18,32 @@ struct loop {
     size_t goldens;
     ranked_measure *measure;
     void *context;
+    bool alternate;
     size_t done, planned; /* legs */
 };
 
-/* Both legs of one pair; the second role follows the first. */
+static bool run_leg(struct loop *l, struct ranked_slot *slot, enum ranked_role role,
+                    struct pair_times *out, struct error *err)
+{
+    slot->role = role;
+    slot->done = l->done++;
+    return l->measure(l->context, slot, out, err);
+}
+
+/* Both legs of one pair, in its order. */
 static bool run_pair(struct loop *l, bool null_pair, size_t index, struct ranked_pair *out,
                      struct error *err)
 {
-    struct ranked_slot slot = {.role = null_pair ? RANKED_NULL_A : RANKED_CONTROL,
-                               .pair = (int)index + 1,
-                               .golden = index % l->goldens,
-                               .done = l->done++,
-                               .planned = l->planned};
+    struct ranked_slot slot = {
+        .pair = (int)index + 1, .golden = index % l->goldens, .planned = l->planned};
+    const enum ranked_role a = null_pair ? RANKED_NULL_A : RANKED_CONTROL;
+    const enum ranked_role b = null_pair ? RANKED_NULL_B : RANKED_CANDIDATE;
     *out = (struct ranked_pair){.number = slot.pair, .golden = slot.golden};
     text_copy(out->prompt_sha256, sizeof out->prompt_sha256, l->prompt_sha256[slot.golden]);
-    if (!l->measure(l->context, &slot, &out->control, err))
-        return false;
-    slot.role = null_pair ? RANKED_NULL_B : RANKED_CANDIDATE;
-    slot.done = l->done++;
-    return l->measure(l->context, &slot, &out->candidate, err);
+    if (l->alternate && index % 2 == 1)
+        return run_leg(l, &slot, b, &out->candidate, err) &&
+               run_leg(l, &slot, a, &out->control, err);
+    return run_leg(l, &slot, a, &out->control, err) && run_leg(l, &slot, b, &out->candidate, err);
 }
 
 /* The estimate of pairs: the composite is a ratio already, control against candidate. */
@@ -74,7 +81,12 @@ bool ranked_pairs_run(const struct contract *c, const struct paired_rule *rule,
 {
     const size_t least = rule->min_pairs;
     const size_t most = rule->max_pairs > least ? rule->max_pairs : least;
-    struct loop l = {prompt_sha256, goldens, measure, context, 0, 2 * (least + rule->null_pairs)};
+    struct loop l = {.prompt_sha256 = prompt_sha256,
+                     .goldens = goldens,
+                     .measure = measure,
+                     .context = context,
+                     .alternate = c->alternate_pairs,
+                     .planned = 2 * (least + rule->null_pairs)};
     *out = (struct ranked_runs){
         .pairs = arena_array(a, most, sizeof *out->pairs),
         .nulls = arena_array(a, rule->null_pairs > 0 ? rule->null_pairs : 1, sizeof *out->nulls)};

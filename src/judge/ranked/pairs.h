@@ -35,7 +35,10 @@ struct ranked_runs {
     struct paired_estimate estimate, null_estimate; /* of composites; null: a against b */
 };
 
-/* min_pairs pairs with the null pairs spread among them, then, where the rule allows it, more (one
+/* Pairs begin with the control leg; where the contract says alternate, every second one (and every
+ * second null pair) begins with the other leg, so that a steady drift favours neither.
+ *
+ * min_pairs pairs with the null pairs spread among them, then, where the rule allows it, more (one
  * for each golden at a time) until the interval is narrow enough or max_pairs are done. Only the
  * interval's width is looked at. prompt_sha256: of each golden. On false out holds what was
  * measured before. */
