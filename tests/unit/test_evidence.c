@@ -280,16 +280,22 @@ static const char *member_at(const struct bundle *b, const struct buffer *archiv
     return name;
 }
 
-/* Their bootstrap is a millisecond for each of so many verifications. */
-static void without_statistics(struct score_document *d)
+static void no_statistics(struct score_document *d)
 {
     json_object_del(d->metrics, "statistics");
+}
+
+/* The bootstrap is a millisecond for each of so many verifications: a run that failed has none. */
+static void failed_run(struct score_document *d)
+{
+    no_statistics(d);
+    score_fail(d, "TokenMismatch", "step 1");
 }
 
 static void test_one_flipped_byte_is_caught_and_named(void **state)
 {
     (void)state;
-    struct buffer archive = packed_with(without_statistics), copy = {0};
+    struct buffer archive = packed_with(failed_run), copy = {0};
     struct arena a = {0};
     struct bundle b;
     struct error err = {0};
@@ -558,6 +564,13 @@ static void hot_gate(struct score_document *d)
     json_object_set_new(json_object_get(record, "temperature"), "celsius", json_real(61));
 }
 
+/* A run that hides what it is, to be held to nothing. */
+static void other_source(struct score_document *d)
+{
+    hot_gate(d);
+    score_set_text(d, "baseline_source", "none (local mode: unscored)");
+}
+
 static void loose_gate(struct score_document *d)
 {
     json_t *record = json_array_get(json_object_get(d->metrics, "gates"), 0);
@@ -604,6 +617,8 @@ static void test_a_score_that_does_not_follow(void **state)
                 {loose_gate, "metrics.gates", "limit of temperature"},
                 {no_gates, "metrics.gates", "without a record"},
                 {narrow_interval, "metrics.statistics", "interval"},
+                {no_statistics, "metrics.statistics", "not there"},
+                {other_source, "metrics.gates", "record 4"},
                 {renumbered, "score", "is not pair 2"},
                 {other_floor, "score", "decode_speedup_floor"},
                 {mean_of_pairs, "score", "official_pair_combine"}};

@@ -56,7 +56,8 @@ void verify_gates(const struct verify_run *run, struct findings *f);
 void verify_machine(const struct verify_run *run, const struct verify_options *o,
                     struct findings *f);
 
-/* A run that is scored against its own control legs, and says so. */
+/* A run that is scored against its own control legs, as its source, its mode or its pairs say; not
+ * one of the gates alone. */
 bool verify_is_ranked(const struct verify_run *run);
 
 /* Texts and numbers of an object; "" and 0 where they are not there. */

@@ -29,8 +29,11 @@ bool verify_same(double a, double b)
 
 bool verify_is_ranked(const struct verify_run *run)
 {
-    return strcmp(verify_text(run->metrics, "baseline_source"), "serial-control-leg") == 0 ||
-           json_is_true(json_object_get(run->metrics, "official_score"));
+    const json_t *m = run->metrics;
+    return !json_is_true(json_object_get(m, "partial_result")) &&
+           (strcmp(verify_text(m, "baseline_source"), "serial-control-leg") == 0 ||
+            json_is_true(json_object_get(m, "official_score")) ||
+            json_array_size(json_object_get(m, "paired_legs")) > 0);
 }
 
 static bool digests_are(struct findings *f, const char *subject, const char *found,

@@ -306,6 +306,10 @@ void verify_score(const struct verify_run *run, struct findings *f)
     struct arena a = {0};
     struct ranked_pair *pairs;
     size_t count;
+    struct error err = {0};
+    if (run->contract && run->passed && verify_is_ranked(run) &&
+        !contract_require_official_scoring(run->contract, &err))
+        findings_error(f, subject, &err);
     if (!run->contract) {
         findings_add(f, FINDING_SKIPPED, subject,
                      "not checked: there is no contract to score by in the bundle");
@@ -395,8 +399,12 @@ void verify_statistics(const struct verify_run *run, struct findings *f)
     const char *axis = verify_text(sealed, "axis");
     const bool composite = strcmp(axis, "composite") == 0;
     const struct contract *c = run->contract;
-    if (!sealed)
+    if (!sealed) {
+        if (run->passed && verify_is_ranked(run))
+            findings_add(f, FINDING_FAILED, statistics_subject,
+                         "are not there: a ranked run seals them");
         return;
+    }
     if (!c || (composite && !c->has_weights)) {
         findings_add(f, FINDING_SKIPPED, statistics_subject,
                      "not checked: there is no contract with weights in the bundle");
