@@ -3,7 +3,9 @@
 #include "judge/contract_read.h"
 
 /* Beyond these a value is a slip: no machine is that hot, no run waits that long. */
-static const double CELSIUS_END = 120, WAIT_END = 86400;
+static const double CELSIUS_END = 120, WAIT_END = 86400, WINDOW_END = 60;
+/* Below it the clock of processor times is too coarse. */
+static const double WINDOW_LEAST = 0.2;
 
 static bool check_ranges(const struct contract_reader *r, const struct quiet_rules *q)
 {
@@ -13,6 +15,8 @@ static bool check_ranges(const struct contract_reader *r, const struct quiet_rul
         return contract_refuse_value(r, "celsius_max", "must be 120 at most");
     if (q->quiescence_wait_seconds > WAIT_END)
         return contract_refuse_value(r, "wait_seconds", "must be 86400 at most");
+    if (q->window_seconds < WINDOW_LEAST || q->window_seconds > WINDOW_END)
+        return contract_refuse_value(r, "window_seconds", "must be from 0.2 to 60");
     return q->loaded_use <= 1 || contract_refuse_value(r, "loaded_use", "must be 1 at most");
 }
 
@@ -53,7 +57,10 @@ bool contract_read_quiet(const struct contract_reader *root)
         !contract_get_real(&r, "clock_floor_mhz", CONTRACT_REAL_NOT_NEGATIVE, &q->clock_floor_mhz))
         return false;
     q->cool_wait_seconds = q->quiescence_wait_seconds;
-    /* These two have defaults of their own. */
+    /* These have defaults of their own. */
+    if (contract_has(&r, "window_seconds") &&
+        !contract_get_real(&r, "window_seconds", CONTRACT_REAL_POSITIVE, &q->window_seconds))
+        return false;
     if (contract_has(&r, "others_cpu_max") &&
         !contract_get_real(&r, "others_cpu_max", CONTRACT_REAL_POSITIVE, &q->others_cpu_max))
         return false;

@@ -321,6 +321,14 @@
     X("NOT-PASSED", "The run was complete and did not pass; the score says why.")                  \
     X("WEIGHTS-MISSING", "The weights folder of a run is not there.")                              \
     X("ENGINE-MISSING", "The engine of a run is no executable file.")                              \
+    X("SERIAL-CONTROL-LEG-FAILED", "The serial control leg of a ranked run cannot be measured, "   \
+                                   "gives a wrong token, or speculated.")                          \
+    X("CONTROL-GOLDEN-PROMPT-MISMATCH", "A control golden is of another prompt than its golden.")  \
+    X("TIMED-DIVERGENCE-OVER-TOLERANCE",                                                           \
+      "More tokens of a timed window than the contract lets through are not the reference's.")     \
+    X("TIMED-DIVERGENCE-NOT-A-NEAR-TIE",                                                           \
+      "A token of a timed window is not the reference's, nor its second choice within the gap.")   \
+    X("TIMED-REPLAY-FAILED", "The reference worker could not replay a timed window.")              \
     X("WEIGHTS-SHAPE-MISMATCH", "The weights are of another model than the contract pins.")        \
     X("WEIGHTS-CHANGED", "Files of the weights folder were changed between hashing and the end.")  \
     X("ENGINE-CHANGED", "The engine's file was changed during its run.")                           \
@@ -368,7 +376,8 @@
     REFUSALS_COHORT(X)                                                                             \
     REFUSALS_SEMANTIC(X)                                                                           \
     REFUSALS_SURFACE(X)                                                                            \
-    REFUSALS_JOB(X) REFUSALS_QUIET(X) REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_BLOCKS(X)  \
+    REFUSALS_JOB(X)                                                                                \
+    REFUSALS_QUIET(X) REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_BLOCKS(X)                  \
         REFUSALS_BASELINE(X) REFUSALS_RUN(X)
 
 struct refusal {

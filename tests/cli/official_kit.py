@@ -10,7 +10,8 @@ from conftest import BUILD, ROOT
 from judge_kit import DEADLINES, ENGINE, Kit
 
 QUIET = {"load_max": 100000, "gpu_use_max": 1, "celsius_max": 60, "temperature_required": True,
-         "wait_seconds": 2, "clock_floor_mhz": 0, "others_cpu_max": 100000}
+         "wait_seconds": 2, "clock_floor_mhz": 0, "others_cpu_max": 100000,
+         "window_seconds": 0.2}
 STATISTICS = {"null_pairs": 1, "max_pairs": 2, "half_width": 0, "confidence": 0.95}
 # Python engines are slow and not even: a floor that any run clears, so that no test is about speed.
 ARMED = {"official_scoring_enabled": True, "decode_speedup_floor": 1e-6, "prefill_speedup_floor": 1e-6,

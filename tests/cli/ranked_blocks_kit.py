@@ -31,7 +31,8 @@ BLOCKS = {**BLOCK_DECODE, "decode_tokens": TOKENS, "local_iterate_decode_tokens"
           "stall_factor": 100000.0, "raw_speedup_min": 0.01, "raw_speedup_max": 100.0,
           "calibration": CALIBRATION}
 QUIET = {"load_max": 100000, "gpu_use_max": 1, "celsius_max": 60, "temperature_required": True,
-         "wait_seconds": 2, "clock_floor_mhz": 0, "others_cpu_max": 100000}
+         "wait_seconds": 2, "clock_floor_mhz": 0, "others_cpu_max": 100000,
+         "window_seconds": 0.2}
 STATISTICS = {"null_pairs": 1, "max_pairs": 2, "half_width": 0, "confidence": 0.95}
 
 

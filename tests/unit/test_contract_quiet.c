@@ -47,12 +47,14 @@ static void test_whole(void **state)
                 q->cool_wait_seconds == 30 && q->clock_floor_mhz == 1500);
     assert_true(q->others_cpu_max == 0.25 && q->loaded_use == 0.95 && !q->cool_gate);
     contract_free(c);
-    assert_true(parse("t-v1",
-                      "{\"load_max\":4,\"gpu_use_max\":1,\"celsius_max\":120,\"a_note\":1,"
-                      "\"temperature_required\":true,\"wait_seconds\":86400,"
-                      "\"clock_floor_mhz\":0,\"others_cpu_max\":0.5,\"loaded_use\":1}",
-                      &c, &err));
+    assert_true(parse(
+        "t-v1",
+        "{\"load_max\":4,\"gpu_use_max\":1,\"celsius_max\":120,\"a_note\":1,"
+        "\"temperature_required\":true,\"wait_seconds\":86400,"
+        "\"clock_floor_mhz\":0,\"others_cpu_max\":0.5,\"loaded_use\":1,\"window_seconds\":0.2}",
+        &c, &err));
     assert_true(c->quiet.others_cpu_max == 0.5 && c->quiet.loaded_use == 1);
+    assert_true(c->quiet.window_seconds == 0.2);
     contract_free(c);
 }
 
@@ -76,6 +78,8 @@ static void test_refused(void **state)
         {":30", ":-1", "CONTRACT-INVALID", "quiet.wait_seconds"},
         {"1500", "-1", "CONTRACT-INVALID", "quiet.clock_floor_mhz"},
         {"1500", "1500,\"others_cpu_max\":0", "CONTRACT-INVALID", "quiet.others_cpu_max"},
+        {"1500", "1500,\"window_seconds\":0.19", "CONTRACT-INVALID", "quiet.window_seconds"},
+        {"1500", "1500,\"window_seconds\":61", "CONTRACT-INVALID", "quiet.window_seconds"},
         {"1500", "1500,\"loaded_use\":1.5", "CONTRACT-INVALID", "quiet.loaded_use"},
         {"1500", "1500,\"celsius_maxx\":5", "CONTRACT-UNKNOWN-KEY", "quiet.celsius_maxx"},
     };

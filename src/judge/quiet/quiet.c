@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double FIRST_WINDOW = 2; /* seconds of rest before a ranked phase */
 static const double STEADY_AFTER = 2; /* a phase this long must show steady samples */
 static const char SWITCH[] = "MLXFAST_LOCAL_COOL_GATE";
 
@@ -21,6 +20,7 @@ struct quiet_rules quiet_rules_default(const char *platform)
         .temperature_required = true,
         .quiescence_wait_seconds = 900,
         .cool_wait_seconds = 900,
+        .window_seconds = 2,
         .others_cpu_max = 0.25,
         .loaded_use = 0.95,
         .device = QUIET_CPU,
@@ -131,7 +131,8 @@ static bool wait_for_quiescence(struct quiet *q, const struct quiet_rules *rules
 {
     q->last = work_read(q->system);
     own_load_update(&q->own, &q->last);
-    return quiescence_gate(q->system, rules, FIRST_WINDOW, quiet_look, quiet_say, q, out, err);
+    return quiescence_gate(q->system, rules, rules->window_seconds, quiet_look, quiet_say, q, out,
+                           err);
 }
 
 /* Once more after a wait for the temperature, within what is left of the bound. */

@@ -24,6 +24,7 @@ struct quiet_rules {
     bool temperature_required; /* a ranked run refuses without a reader; true */
     double quiescence_wait_seconds, cool_wait_seconds; /* 900 */
     double clock_floor_mhz; /* 0: none. A steady clock below it is throttling, and so is a bit */
+    double window_seconds;  /* of rest before a ranked phase, over which work is seen; 2.0 */
     double others_cpu_max;  /* processors' worth of others' work just before a phase; 0.25 */
     double loaded_use;      /* a telemetry sample is loaded from here on; 0.95 */
     enum quiet_device device;
