@@ -201,6 +201,7 @@ def test_stored_denominators(kit):
 
 
 def test_counts_of_goldens(kit):
+    contract(kit)
     refused(kit.official("--golden", kit.golden, "--prompt", "a"), "GOLDEN-COUNT-MISMATCH")
     refused(kit.official("--golden-sha256", "0" * 64, "--golden-sha256", "0" * 64, "--golden-bytes", "1",
                          "--golden-bytes", "1"), "GOLDEN-COUNT-MISMATCH")

@@ -121,7 +121,7 @@ def test_interrupted(build, place, tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "INTERRUPTED" in errors
+    assert "Interrupted" in errors
 
 
 @pytest.fixture

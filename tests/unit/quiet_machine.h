@@ -99,7 +99,7 @@ static inline bool machine_sleep(void *context, double seconds, struct error *er
     assert_true(seconds >= 0);
     m->sleeps++;
     if (m->interrupted)
-        return error_set(err, "INTERRUPTED", "stopped");
+        return error_set(err, "Interrupted", "stopped");
     machine_pass(m, seconds);
     if (m->on_sleep)
         m->on_sleep(m, seconds);

@@ -512,7 +512,7 @@ static void test_interrupted(void **state)
     struct quiet *q = open_quiet(m, &rules, true);
     m->interrupted = true;
     assert_false(quiet_before(q, &first, &err));
-    assert_string_equal(err.name, "INTERRUPTED");
+    assert_string_equal(err.name, "Interrupted");
     check_records(q, 0);
     quiet_close(q);
 }

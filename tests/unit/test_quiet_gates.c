@@ -200,10 +200,10 @@ static void test_interrupted(void **state)
     struct script s = {.m = m, .celsius = just_above, .look = look_always_busy};
     m->interrupted = true;
     assert_false(quiescence_gate(&m->system, &rules, 2, script_look, script_say, &s, &q, &err));
-    assert_string_equal(err.name, "INTERRUPTED");
+    assert_string_equal(err.name, "Interrupted");
     err = (struct error){0};
     assert_false(cool_gate(&m->system, 60, 900, script_celsius, script_say, &s, &c, &err));
-    assert_string_equal(err.name, "INTERRUPTED");
+    assert_string_equal(err.name, "Interrupted");
 }
 
 /* One line a rule, from both sides of its bound. */

@@ -28,7 +28,7 @@ typedef void quiescence_look(void *context, struct quiescence *out);
 typedef void gate_say(void *context, const char *text);
 
 /* Looks until quiet or the bound is over. first_window: seconds slept before the first look, whose
- * window that is; later ones are as long as the poll. False: INTERRUPTED only. */
+ * window that is; later ones are as long as the poll. False: Interrupted only. */
 bool quiescence_gate(const struct quiet_system *s, const struct quiet_rules *rules,
                      double first_window, quiescence_look *look, gate_say *say, void *context,
                      struct quiescence_result *out, struct error *err);

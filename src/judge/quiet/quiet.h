@@ -49,7 +49,7 @@ bool quiet_open(const struct quiet_rules *rules, bool ranked, bool silent, struc
 
 /* Waits for quiescence, then for the temperature, each within its bound; then starts the sampler.
  * The texts are copied. Errors, ranked: QUIESCENCE-TIMEOUT ("declined: contention"),
- * COOL-GATE-TIMEOUT, TEMPERATURE-READER-MISSING (it gave nothing usable); any run: INTERRUPTED.
+ * COOL-GATE-TIMEOUT, TEMPERATURE-READER-MISSING (it gave nothing usable); any run: Interrupted.
  * After an error the record of the point is kept, and no quiet_after is due. */
 bool quiet_before(struct quiet *q, const struct quiet_point *at, struct error *err);
 

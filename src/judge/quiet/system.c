@@ -34,7 +34,7 @@ static bool here_sleep(void *context, double seconds, struct error *err)
     const double until = here_now(context) + seconds;
     for (;;) {
         if (interrupt_requested())
-            return error_set(err, "INTERRUPTED", "stopped by a signal while waiting for quiet");
+            return error_set(err, "Interrupted", "stopped by a signal while waiting for quiet");
         double left = until - here_now(context);
         if (left <= 0)
             return true;

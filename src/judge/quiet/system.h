@@ -21,7 +21,7 @@ struct quiet_system {
     FILE *say;             /* where people read; NULL: nowhere */
     void *context;
     double (*now)(void *context); /* seconds of a clock that never jumps */
-    /* Error INTERRUPTED: a signal asks the program to stop. */
+    /* Error Interrupted: a signal asks the program to stop. */
     bool (*sleep)(void *context, double seconds, struct error *err);
     const char *(*variable)(void *context, const char *name); /* environment; NULL: not set */
     /* /bin/sh -c script: its output, at most limit bytes within so many seconds, and exit status

@@ -166,7 +166,7 @@ static bool open_local(struct quiet_system *s, struct quiet_rules *rules, bool a
 static int fail(const char *tool, const struct error *err)
 {
     tool_complain(tool, err);
-    return strcmp(err->name, "INTERRUPTED") == 0 ? INTERRUPTED_EXIT : TOOL_REJECTED;
+    return strcmp(err->name, "Interrupted") == 0 ? INTERRUPTED_EXIT : TOOL_REJECTED;
 }
 
 int tool_quiet(int argc, char **argv)
@@ -244,7 +244,7 @@ static bool test_sleep(void *context, double seconds, struct error *err)
     (void)context;
     passed += seconds;
     return !interrupt_requested() ||
-           error_set(err, "INTERRUPTED", "stopped by a signal while waiting for quiet");
+           error_set(err, "Interrupted", "stopped by a signal while waiting for quiet");
 }
 
 static bool read_limit(struct quiet_rules *rules, struct error *err)
