@@ -222,7 +222,7 @@ def test_a_control_leg_outside_the_band(kit):
 def test_floor(kit):
     kit.write_contract(blocks=ONE, timed_prompt_pool=kit.entries(noop=50.0))
     result = kit.run()
-    m = kit.failed(result, "floor_failed", name="not passed")
+    m = kit.failed(result, "floor_failed", name="NOT-PASSED")
     assert m["dflash_decode_speedup_normalized"] < 0.95 and m["accepted_pair_count"] == 1
     assert attempts(m) == [(1, 1, None)]
     assert_no_leak(kit, result)

@@ -290,7 +290,7 @@ static enum iterate_exit finish(struct official *r, struct error *err)
     if (r->score.passed)
         return ITERATE_PASSED;
     if (!r->failed) { /* measured, and not good enough */
-        error_set(err, "not passed", "%s",
+        error_set(err, "NOT-PASSED", "%s",
                   json_string_value(json_object_get(r->score.metrics, "error")));
         return ITERATE_NOT_PASSED;
     }
