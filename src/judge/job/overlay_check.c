@@ -237,6 +237,9 @@ static bool read_windows(const struct reader *d, const json_t *pair, const char 
     char inner[64];
     const json_t *w = json_object_get(pair, "phase_windows");
     snprintf(inner, sizeof inner, "%s.phase_windows", path);
+    if (d->r->prefill_exponent != 0 && !json_is_true(json_object_get(w, "certified")))
+        return refuse_results(d->err, inner, json_object_get(w, "certified"),
+                              "a pair's windows are not certified");
     return read_number(d, w, inner, "serial_prefill_window_seconds", &t->serial_prefill) &&
            read_number(d, w, inner, "candidate_prefill_window_seconds", &t->candidate_prefill) &&
            read_number(d, w, inner, "serial_decode_window_seconds", &t->serial_decode) &&
@@ -252,7 +255,7 @@ static bool read_pair(struct reader *d, size_t i)
 {
     const json_t *pair = json_array_get(d->pairs, i);
     struct job_times *t = &d->times[i];
-    char path[32], field[64];
+    char path[40], field[64];
     double ratio;
     snprintf(path, sizeof path, "pairs[%zu]", i);
     snprintf(field, sizeof field, "%s.parity_ok", path);
@@ -326,6 +329,9 @@ static bool check_composite(const struct reader *d, struct unit *u)
     if (!json_is_number(e_p) || !json_is_number(e_d) || json_number_value(e_p) < 0 ||
         json_number_value(e_d) < 0)
         return refuse_results(d->err, field, exponents, "the exponents are no two numbers");
+    if (json_number_value(e_p) != d->r->prefill_exponent ||
+        json_number_value(e_d) != d->r->decode_exponent)
+        return refuse_results(d->err, field, exponents, "the exponents are not the contract's");
     snprintf(field, sizeof field, "%s.composite", u->path);
     if (!is_positive(sealed))
         return refuse_results(d->err, field, json_object_get(u->record, "composite_absent_reason"),
