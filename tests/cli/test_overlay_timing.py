@@ -22,7 +22,7 @@ def pair(serial, candidate, prefill=(2.0, 1.0), tag=TAG):
     return {"parity_ok": True, "serial_seconds_per_token": serial,
             "mtp_seconds_per_token": candidate, "raw_ratio": serial / candidate,
             "order": "serial-first", "serial_timed_mode": tag, "candidate_timed_mode": tag,
-            "phase_windows": {"serial_prefill_window_seconds": prefill[0],
+            "phase_windows": {"certified": True, "serial_prefill_window_seconds": prefill[0],
                               "candidate_prefill_window_seconds": prefill[1],
                               "serial_decode_window_seconds": serial * 1024,
                               "candidate_decode_window_seconds": candidate * 1024}}
@@ -87,8 +87,9 @@ class Overlay:
         assert kit.iterate(engine="/nonexistent").returncode == 1
         self.metrics = json.loads(kit.score.read_text())["metrics"]
         document = json.loads(kit.contract.read_text())
-        self.contract.write_text(json.dumps({**document, "paired_flow_retired": False,
-                                             "official_scoring_enabled": True}))
+        self.contract.write_text(json.dumps({
+            **document, "paired_flow_retired": False, "official_scoring_enabled": True,
+            "scored_batch_size": 8, "prefill_gain_exponent": 0.25, "decode_gain_exponent": 0.75}))
         for key in [k for k in self.metrics if k.startswith(("local_", "contract_"))]:
             del self.metrics[key]
         self.metrics.update(error="", passed_correctness=True, partial_result=True, commit=COMMIT,
@@ -221,6 +222,9 @@ def test_ceiling(overlay):
 
 
 def test_a_cohorts_floor(overlay):
+    document = json.loads(overlay.contract.read_text())
+    overlay.contract.write_text(json.dumps({**document, "prefill_gain_exponent": 0,
+                                            "decode_gain_exponent": 1}))
     failed(overlay, cohort([(0.8, 1.0)], exponents=(0.0, 1.0)), "Floor",
            "performance floor failed: decode_speedup=0.800000")
 
@@ -353,6 +357,9 @@ def test_cohort_side(overlay):
         ([*unit, "composite"], None, "the cohort has no composite"),
         ([*unit, "composite_scored_exponents", "prefill_gain_exponent"], "x",
          "the exponents are no two numbers"),
+        ([*unit, "composite_scored_exponents", "decode_gain_exponent"], 0.5,
+         "the exponents are not the contract's"),
+        (["pairs", 1, "phase_windows", "certified"], False, "a pair's windows are not certified"),
         ([*unit, "cohort_sha256"], "C" * 64, "it is no SHA-256"),
         ([*unit, "candidate_seconds_per_token_mean"], 3.0, SUM),
         (["pairs", 0, "phase_windows", "serial_prefill_window_seconds"], None,

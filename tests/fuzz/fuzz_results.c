@@ -21,6 +21,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                         .contract_sha256 = hash,
                                         .harness_hash = hash,
                                         .pool_size = 1,
+                                        .prefill_exponent = 0.25,
+                                        .decode_exponent = 0.75,
                                         .min_pairs_per_prompt = 1};
     struct error err = {0};
     struct overlay_outcome out;

@@ -6,6 +6,7 @@
 #include "base/number.h"
 #include "judge/measure.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -178,6 +179,40 @@ bool job_inputs_check_cover(const struct job_inputs *in, const struct contract *
         error_set(err, "POOL-NOT-COVERED", "no --golden is this entry of the pool");
         return error_at(err, c->path, field, c->pool[i].sha256);
     }
+    return true;
+}
+
+/* ---- exponents ---- */
+
+static bool bad_exponents(const struct contract *c, const char *what, struct error *err)
+{
+    error_set(err, "SCORED-EXPONENTS-CONFLICT", "%s", what);
+    return error_at(err, c->path, "scored_exponents", NULL);
+}
+
+static bool read_nested(const json_t *nested, const char *key, double *out)
+{
+    const json_t *value = json_object_get(nested, key);
+    *out = json_number_value(value);
+    return json_is_number(value) && isfinite(*out) && *out >= 0;
+}
+
+bool job_contract_exponents(const struct contract *c, double *prefill, double *decode,
+                            struct error *err)
+{
+    const json_t *nested = json_object_get(c->json, "scored_exponents");
+    if (nested != NULL &&
+        (!read_nested(nested, "prefill_gain_exponent", prefill) ||
+         !read_nested(nested, "decode_gain_exponent", decode) || *prefill + *decode == 0))
+        return bad_exponents(c, "both exponents are finite, 0 or more, and not both 0", err);
+    if (nested != NULL)
+        return !c->has_regime ||
+               (*prefill == c->prefill_gain_exponent && *decode == c->decode_gain_exponent) ||
+               bad_exponents(c, "the contract declares its exponents twice, and differently", err);
+    if (!c->has_regime && !c->has_weights)
+        return contract_require_regime(c, err);
+    *prefill = c->has_regime ? c->prefill_gain_exponent : c->score_prefill_weight;
+    *decode = c->has_regime ? c->decode_gain_exponent : c->score_decode_weight;
     return true;
 }
 

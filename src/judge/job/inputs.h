@@ -59,6 +59,11 @@ void job_inputs_take_pins(struct job_inputs *in, const struct contract *c);
 bool job_inputs_check_cover(const struct job_inputs *in, const struct contract *c,
                             struct error *err);
 
+/* The contract's exponents: declared flat, or nested as older fixtures do, or as the weights of
+ * newer ones. Errors: SCORED-EXPONENTS-CONFLICT, SCORED-REGIME-PENDING-DECLARATION. */
+bool job_contract_exponents(const struct contract *c, double *prefill, double *decode,
+                            struct error *err);
+
 /* Cohorts of eight, in the pool's order; prompts that it does not pin come after, as given. Error
  * COHORT-MEMBERSHIP-INVALID: the prompts are no multiple of eight, or a cohort's seeds differ in
  * length. */

@@ -7,7 +7,6 @@
 #include "judge/commit.h"
 #include "judge/weights_format.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -97,46 +96,6 @@ static bool check_pool(struct job *j, struct error *err)
 
 /* ---- regime ---- */
 
-static bool read_nested(const json_t *nested, const char *key, double *out)
-{
-    const json_t *value = json_object_get(nested, key);
-    *out = json_number_value(value);
-    return json_is_number(value) && isfinite(*out) && *out >= 0;
-}
-
-/* The contract's exponents: declared flat, or nested as older fixtures do, or as the weights of
- * newer ones. */
-static bool read_exponents(struct job *j, struct error *err)
-{
-    static const char name[] = "SCORED-EXPONENTS-CONFLICT";
-    const struct contract *c = j->contract;
-    const json_t *nested = json_object_get(c->json, "scored_exponents");
-    double prefill = 0, decode = 0;
-    if (nested != NULL &&
-        (!read_nested(nested, "prefill_gain_exponent", &prefill) ||
-         !read_nested(nested, "decode_gain_exponent", &decode) || prefill + decode == 0))
-        return refuse(err, name, c->path, "scored_exponents", NULL,
-                      "both exponents are finite, 0 or more, and not both 0");
-    if (c->has_regime) {
-        j->prefill_exponent = c->prefill_gain_exponent;
-        j->decode_exponent = c->decode_gain_exponent;
-        if (nested != NULL && (prefill != j->prefill_exponent || decode != j->decode_exponent))
-            return refuse(err, name, c->path, "scored_exponents", NULL,
-                          "the contract declares its exponents twice, and differently");
-        return true;
-    }
-    if (nested != NULL) {
-        j->prefill_exponent = prefill;
-        j->decode_exponent = decode;
-        return true;
-    }
-    if (!c->has_weights)
-        return contract_require_regime(c, err);
-    j->prefill_exponent = c->score_prefill_weight;
-    j->decode_exponent = c->score_decode_weight;
-    return true;
-}
-
 static bool check_regime(struct job *j, struct error *err)
 {
     if (!contract_require_batch(j->contract, JOB_COHORT_STREAMS, err))
@@ -148,7 +107,7 @@ static bool check_regime(struct job *j, struct error *err)
                   j->streams, JOB_COHORT_STREAMS);
         return error_at(err, j->contract->path, "scored_batch_size", NULL);
     }
-    return read_exponents(j, err) &&
+    return job_contract_exponents(j->contract, &j->prefill_exponent, &j->decode_exponent, err) &&
            (j->streams == 1 || job_inputs_form_cohorts(&j->inputs, j->contract, &j->arena, err));
 }
 

@@ -7,6 +7,7 @@
 #include "base/number.h"
 #include "judge/contract.h"
 #include "judge/digest.h"
+#include "judge/job/inputs.h"
 #include "judge/seal.h"
 #include "judge/tools.h"
 #include "judge/tools_common.h"
@@ -51,7 +52,8 @@ static bool read_rules(struct overlay *v, struct error *err)
     r->contract_sha256 = v->contract->sha256;
     r->timed_series = series != NULL && *series != '\0' ? series : NULL;
     r->harness_hash = v->harness.sha256;
-    return read_count("MLXFAST_QWEN_MTP_POOL_SIZE",
+    return job_contract_exponents(v->contract, &r->prefill_exponent, &r->decode_exponent, err) &&
+           read_count("MLXFAST_QWEN_MTP_POOL_SIZE",
                       v->contract->pool_count > 0 ? v->contract->pool_count : 1, &r->pool_size,
                       err) &&
            read_count("MLXFAST_QWEN_MTP_MIN_PAIRS_PER_PROMPT", 1, &r->min_pairs_per_prompt, err);

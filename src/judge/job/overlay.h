@@ -19,7 +19,8 @@ struct overlay_rules {
     const char *track_id, *contract_sha256;
     const char *harness_hash; /* of the working folder, at this moment */
     size_t pool_size, min_pairs_per_prompt;
-    const char *timed_series; /* the tag that must have been timed; NULL: any */
+    double prefill_exponent, decode_exponent; /* of cohorts: the contract's */
+    const char *timed_series;                 /* the tag that must have been timed; NULL: any */
 };
 /* What they say together. */
 struct overlay_outcome {
