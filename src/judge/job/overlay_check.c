@@ -277,7 +277,7 @@ static bool read_pair(struct reader *d, size_t i)
 
 /* A unit's pairs follow one another, in the units' order. */
 struct unit {
-    char path[32];
+    char path[40];
     const json_t *record;
     const char *digest_key, *candidate_key;
     size_t first, count;
