@@ -132,8 +132,10 @@ bool leg_run(const struct leg_plan *p, struct arena *a, struct leg_result *out, 
     double ceiling;
     struct client *c = NULL;
     if (!client_deadlines_from_environment(&options, err) ||
-        !client_ceiling_from_environment(&ceiling, err) || !client_start(&options, &c, err))
+        !client_ceiling_from_environment(&ceiling, err) || !client_start(&options, &c, err)) {
+        client_free(c); /* one whose hello failed is kept for its stderr */
         return false;
+    }
     const bool ok = drive(c, p, ceiling, a, out, err);
     client_end(c);
     out->resident_bytes = out->timing.resident_bytes; /* 0: no window was measured */
