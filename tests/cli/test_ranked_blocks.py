@@ -41,7 +41,7 @@ def assert_no_leak(kit, result, *more):
     the private record."""
     texts = {"stdout": result.stdout, "stderr": result.stderr}
     for path in kit.score.parent.iterdir():
-        texts[path.name] = path.read_text()
+        texts[path.name] = path.read_text(errors="replace")  # a signature is no text
     assert len(texts) >= 2
     for i, entry in enumerate(kit.entries()):
         seed = prompt(i)
@@ -109,6 +109,32 @@ def test_a_run_that_passes(kit):
     assert_no_leak(kit, result)
     assert "PASSED" in result.stdout and result.stdout.count("counts") == 3
     assert kit.processes() == []
+
+
+def test_a_signed_run_is_verified_by_a_stranger(kit):
+    """From the bundle alone the score, its pairs and its statistics are worked out again; the hidden prompt is
+    in none of it."""
+    kit.write_contract(blocks=ONE)
+    key, log, bundle = kit.folder / "key", kit.folder / "log", kit.folder / "bundle.tar"
+
+    def benchd(*arguments):
+        result = subprocess.run([str(a) for a in [BUILD / "benchd", *arguments]], capture_output=True,
+                                text=True, timeout=60, cwd=kit.folder)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
+
+    benchd("keygen", "--out", key)
+    result = kit.run("--signing-key", key, "--log", log)
+    kit.passed(result)
+    assert "signed by" in result.stderr and (kit.score.parent / "score.json.statement.json").exists()
+    benchd("bundle", "--score", kit.score, "--contract", kit.contract, "--golden", kit.golden, "--key",
+           f"{key}.pub", "--log", log, "--out", bundle)
+    said = benchd("verify", bundle, "--public-key", f"{key}.pub", "--log", log)
+    assert "0 failed" in said and "ratio of the means of the sealed pairs that count" in said
+    (kit.score.parent / "log").write_text(log.read_text())
+    assert_no_leak(kit, result)
+    held = subprocess.run(["tar", "tf", bundle], capture_output=True, text=True).stdout
+    assert "hidden-prose" not in held and "golden/01.json" in held
 
 
 def test_a_quiet_run_says_nothing(kit):
