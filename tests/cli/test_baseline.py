@@ -388,11 +388,11 @@ def test_stopped_in_a_leg(box, number, code):
     box.with_resident(script={"vocab": VOCAB, "slow": {"prefill": 600}})
     process = box.calibrate(popen=True)
     until = time.monotonic() + 60
-    while not (box.tree / "loaded.json").exists() and time.monotonic() < until:
+    while not (box.tree / "attached").exists() and time.monotonic() < until:
         time.sleep(0.01)
     process.send_signal(number)
-    process.communicate(timeout=60)
-    assert process.returncode == code
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code, said
     while (list(box.tree.glob("*.sock*")) or box.calls()[-1].startswith("--boot")) and \
             time.monotonic() < until:
         time.sleep(0.01)

@@ -35,6 +35,8 @@ void guard_remove_folder(const char *path)
     rmdir(path);
 }
 
+static const int64_t TERM_NS = 2000000000; /* from SIGTERM to SIGKILL */
+
 struct guard {
     char **arguments;
     struct arena arena;
@@ -132,7 +134,10 @@ static bool run_script(struct guard *g, const char *const *argv, enum waiting wh
     wait_until(g, what, clock_now_ns() + seconds * 1000000000);
     if (g->script_ended)
         return true;
-    kill(g->script, SIGKILL);
+    kill(g->script, SIGTERM); /* what it has not named yet only it can tidy up */
+    wait_until(g, UNTIL_SCRIPT, clock_now_ns() + TERM_NS);
+    if (!g->script_ended)
+        kill(g->script, SIGKILL);
     wait_until(g, UNTIL_SCRIPT, 0);
     return false;
 }

@@ -45,6 +45,7 @@ def serve(listener, load_epoch):
     script = script_of(load_epoch)
     while True:
         connection, _ = listener.accept()
+        (TREE / "attached").write_text("")
         subprocess.run([sys.executable, TREE / "bin" / "scripted_engine.py", "runtime-worker",
                         "--weights", TREE / "weights", "--speculative-protocol", "v1.1",
                         "--resource", f"script={script}"], stdin=connection, stdout=connection)
