@@ -273,6 +273,7 @@ def test_correctness_comes_first(kit):
     ({"forged": 3}, "dflash_work_binding_logit_mismatch round=2 row=0"),
     ({"wrong_token": 2}, "dflash_token_not_admissible round=1 row=0"),
     ({"die": 2}, "runtime_error"),
+    ({"wrong_seed": True}, "decode_seed_token_mismatch"),
 ])
 def test_a_leg_of_the_submission_that_fails(kit, fault, category):
     kit.fault(**fault)
@@ -314,6 +315,22 @@ def test_a_control_leg_that_fails_is_no_failure_of_the_submission(kit):
     kit.failed(result, "no_score", code=6, name="SERIAL-CONTROL-LEG-FAILED")
     assert "no failure of the submission" in result.stderr and "EngineExited" in result.stderr
     assert_no_leak(kit, result)
+
+
+@pytest.mark.parametrize("path, name, category, code", [
+    ("base/engine", "ENGINE-CHANGED", "no_score", 6),
+    ("base/weights/toy.json", "WEIGHTS-CHANGED", "no_score", 6),
+    ("drafter/toy.json", "DRAFTER-CHANGED", "no_score", 6),
+    ("sub/engine", "ENGINE-CHANGED", "runtime_error", 1),
+    ("sub/weights/toy.json", "WEIGHTS-CHANGED", "runtime_error", 1),
+])
+def test_files_that_change_during_the_run(kit, path, name, category, code):
+    """Whose file it is tells whose failure it is. The reader of temperature, outside of every sandbox, is what
+    touches it here."""
+    kit.write_contract(blocks=ONE)
+    result = kit.run(temperature=f"touch {kit.folder / path}; echo 41")
+    m = kit.failed(result, category, code=code, name=name)
+    assert m["accepted_pair_count"] == 0
 
 
 def test_a_machine_that_others_use(kit):

@@ -8,6 +8,7 @@ fault.json in the weights folder makes it misbehave:
   die, hang          the round in which it does
   forged             the round whose readouts are not the rows'
   wrong_token        the round whose only token is neither of the two likeliest
+  wrong_seed         true: another token after the seed
   wrong_correctness  true: another token in the correctness walk
   says               a text on stderr, and as the error of its last words"""
 
@@ -43,7 +44,9 @@ class Ranked(toy_engine.Engine):
 
     def begin(self, seed):
         self.rounds = 0
-        return super().begin(seed)
+        token = super().begin(seed)
+        return (token + 1) % self.model["vocab"] if self.fault.get("wrong_seed") and \
+            self.seed_count != 64 else token
 
     def block(self, token, width):
         if self.seed_count == 64:  # the warm request

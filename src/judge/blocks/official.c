@@ -122,7 +122,9 @@ static bool measure_pairs(struct official *r)
     const struct blocks_doors doors = blocks_legs_doors(&legs);
     if (blocks_loop_run(s->contract, &r->rule, &doors, &s->arena, &r->runs, &err)) {
         r->measured = true;
-        if (!blocks_setup_check_unchanged(s, &err))
+        if (!blocks_setup_check_baseline(s, &err))
+            return end(r, BLAME_CONTROL, &err);
+        if (!blocks_setup_check_submission(s, &err))
             return end(r, BLAME_SUBMISSION, &err);
         return blocks_loop_suffices(s->contract, &r->runs, &err) ||
                end(r,

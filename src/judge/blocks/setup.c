@@ -350,13 +350,17 @@ bool blocks_setup_draw(struct blocks_setup *s, pool_random *random, void *contex
     return ok;
 }
 
-bool blocks_setup_check_unchanged(const struct blocks_setup *s, struct error *err)
+bool blocks_setup_check_baseline(const struct blocks_setup *s, struct error *err)
 {
-    return stamp_check_weights(s->o->weights, s->stamps.weights, err) &&
-           stamp_check_engine(s->o->engine, s->stamps.engine, err) &&
-           stamp_check_drafter(s->o->drafter, s->stamps.drafter, err) &&
+    return stamp_check_drafter(s->o->drafter, s->stamps.drafter, err) &&
            stamp_check_weights(s->baseline.weights, s->stamps.baseline_weights, err) &&
            stamp_check_engine(s->baseline.engine, s->stamps.baseline_engine, err);
+}
+
+bool blocks_setup_check_submission(const struct blocks_setup *s, struct error *err)
+{
+    return stamp_check_weights(s->o->weights, s->stamps.weights, err) &&
+           stamp_check_engine(s->o->engine, s->stamps.engine, err);
 }
 
 void blocks_setup_close(struct blocks_setup *s)

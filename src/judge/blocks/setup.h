@@ -60,8 +60,9 @@ bool blocks_setup_prepare(struct blocks_setup *s, struct error *err);
  */
 bool blocks_setup_draw(struct blocks_setup *s, pool_random *random, void *context,
                        struct error *err);
-/* Nothing was changed while the engines ran. */
-bool blocks_setup_check_unchanged(const struct blocks_setup *s, struct error *err);
+/* Nothing was changed while the engines ran; the organiser's files, the submission's. */
+bool blocks_setup_check_baseline(const struct blocks_setup *s, struct error *err);
+bool blocks_setup_check_submission(const struct blocks_setup *s, struct error *err);
 void blocks_setup_close(struct blocks_setup *s);
 
 #endif
