@@ -85,8 +85,9 @@ static bool check_correctness(struct official *r)
     if (r->gates.gates.passed)
         return true;
     const char *why = r->gates.gates.error;
-    error_set(&err, why != NULL && *why != '\0' ? why : "correctness_failed",
-              "the correctness golden");
+    if (why == NULL || *why == '\0')
+        why = "correctness_failed";
+    error_set(&err, why, "the correctness golden");
     return end(r, BLAME_SUBMISSION, &err);
 }
 
