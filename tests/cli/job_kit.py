@@ -1,6 +1,7 @@
 """What the tests of the older flow share: two made-up trees with a toy worker each, tapes of the mock
 model, a contract whose pool pins them, and runs of measure-job and overlay-timing."""
 
+import functools
 import hashlib
 import json
 import os
@@ -32,12 +33,15 @@ NAMES = ("MLXFAST_TRACK_ID", "MLXFAST_QWEN_MTP_TRACK_ID", "MLXFAST_COMMIT_SHA",
 SLOW, FAST = {"decode_seconds": 0.4}, {"decode_seconds": 0.2}
 
 
+@functools.lru_cache(maxsize=None)
+def has_sandbox():
+    """A scored job must have one; a build with sanitizers has none."""
+    return (BUILD / "benchd").exists() and \
+        subprocess.run([BUILD / "benchd", "probe-sandbox"], capture_output=True).returncode == 0
+
+
 def needs_sandbox():
-    if not (BUILD / "benchd").exists():
-        return pytest.mark.skip(reason="nothing is built")
-    probe = subprocess.run([BUILD / "benchd", "probe-sandbox"], capture_output=True)
-    return pytest.mark.skipif(probe.returncode != 0,
-                              reason="no sandbox on this machine, which a scored job must have")
+    return pytest.mark.skipif(not has_sandbox(), reason="no sandbox, which a scored job must have")
 
 
 def sha256(data):

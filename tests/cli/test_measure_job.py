@@ -8,10 +8,8 @@ import subprocess
 import pytest
 
 from conftest import BUILD
-from job_kit import COMMIT, JobKit, needs_sandbox, sha256, tape
+from job_kit import COMMIT, JobKit, error_name, has_sandbox, sha256, tape
 from judge_kit import CONTRACT, prompt
-
-pytestmark = needs_sandbox()
 
 
 @pytest.fixture
@@ -23,6 +21,14 @@ def preflight(kit, *extra, **kwargs):
     return kit.measure("--preflight-only", *extra, **kwargs)
 
 
+def assert_clean(result):
+    """Nothing is refused. Without a sandbox on the machine the last check of all is what speaks."""
+    if has_sandbox() or result.returncode == 0:
+        assert result.returncode == 0, result.stderr
+    else:
+        assert error_name(result) in ("SANDBOX-UNAVAILABLE", "SandboxExecNotFound"), result.stderr
+
+
 def usage(kit, result, flag):
     assert result.returncode == 2, result.stderr
     assert result.stderr.startswith("benchd measure-job: USAGE: ") and flag in result.stderr
@@ -32,15 +38,15 @@ def usage(kit, result, flag):
 
 def test_preflight_clean(kit):
     result = preflight(kit)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "measure-job: preflight clean\n"
+    assert_clean(result)
+    assert result.stdout == ("measure-job: preflight clean\n" if result.returncode == 0 else "")
     assert not kit.out.exists()
 
 
 def test_aliases_of_the_pair_flags(kit):
     result = preflight(kit, "--min-pairs-per-prompt", "1", "--pairs-per-prompt", "2",
                        drop=("--min-pairs", "--target-pairs"))
-    assert result.returncode == 0, result.stderr
+    assert_clean(result)
     usage(kit, preflight(kit, "--pairs-per-prompt", "2"), "--target-pairs")
     usage(kit, preflight(kit, drop=("--min-pairs",)), "--min-pairs")
     usage(kit, preflight(kit, pairs=1, minimum=2), "--target-pairs")
@@ -76,8 +82,8 @@ def test_depth_cap_is_a_developers_to_raise(kit):
     result = preflight(kit, "--mtp-depth", "40", env={"MLXFAST_MAX_DRAFT_DEPTH": 40})
     assert result.returncode == 2
     result = preflight(kit, "--local-dev", "--mtp-depth", "40", env={"MLXFAST_MAX_DRAFT_DEPTH": 40})
-    assert result.returncode == 0, result.stderr
-    assert preflight(kit, "--mtp-depth", "32").returncode == 0
+    assert_clean(result)
+    assert_clean(preflight(kit, "--mtp-depth", "32"))
 
 
 # ---- contract, model, goldens ----
@@ -111,7 +117,7 @@ def test_contract(kit, changes, name):
     kit.write_contract(**changes)
     result = preflight(kit)
     if name is None:
-        assert result.returncode == 0, result.stderr
+        assert_clean(result)
     else:
         kit.assert_refused(result, name)
 
@@ -120,7 +126,7 @@ def test_a_developer_needs_no_armed_track(kit):
     kit.write_contract(official_scoring_enabled=False, timed_prompt_pool=None)
     result = preflight(kit, "--local-dev", env={"MLXFAST_CANDIDATE_SHA_FILE": None,
                                                 "BASELINE_CALIBRATION": None, "RUNNER_NAME": None})
-    assert result.returncode == 0, result.stderr
+    assert_clean(result)
     kit.write_contract(paired_flow_retired=True)
     kit.assert_refused(preflight(kit, "--local-dev"), "PAIRED-FLOW-RETIRED-FOR-TRACK")
 
@@ -128,7 +134,7 @@ def test_a_developer_needs_no_armed_track(kit):
 def test_track_of_the_environment(kit):
     kit.assert_refused(preflight(kit, env={"MLXFAST_QWEN_MTP_TRACK_ID": "other-0-cuda-v1"}),
                        "TRACK-ID-MISMATCH")
-    assert preflight(kit, env={"MLXFAST_QWEN_MTP_TRACK_ID": CONTRACT["track_id"]}).returncode == 0
+    assert_clean(preflight(kit, env={"MLXFAST_QWEN_MTP_TRACK_ID": CONTRACT["track_id"]}))
 
 
 def test_goldens(kit):
@@ -149,7 +155,7 @@ def test_goldens(kit):
                                            "noop_decode_speedup": 1.0}])
     kit.goldens = [copy]
     kit.write_calibration()
-    assert preflight(kit).returncode == 0
+    assert_clean(preflight(kit))
 
 
 def test_the_captured_prompt(kit):
@@ -157,7 +163,7 @@ def test_the_captured_prompt(kit):
     for text in (json.dumps(prompt(0)), " ".join(map(str, prompt(0))) + "\n"):
         wire.write_text(text)
         given = ["--prompt", wire, "--target-id", "m5.a_b-1", "--prompt-sha256"]
-        assert preflight(kit, *given, sha256(wire.read_bytes())).returncode == 0
+        assert_clean(preflight(kit, *given, sha256(wire.read_bytes())))
     kit.assert_refused(preflight(kit, *given, "0" * 64), "PROMPT-DIGEST-MISMATCH")
     for text in (json.dumps(prompt(1)), "", "1 2 x", json.dumps(prompt(0)[:-1])):
         wire.write_text(text)
@@ -168,7 +174,7 @@ def test_the_captured_prompt(kit):
 def test_modes(kit):
     kit.assert_refused(preflight(kit, "--candidate-spec", '{"mode":"dflash","dflash":{"depth":2}}'),
                        "SPEC-MODE-NOT-ALLOWED-FOR-TRACK")
-    assert preflight(kit, "--mtp-depth", "2").returncode == 0
+    assert_clean(preflight(kit, "--mtp-depth", "2"))
 
 
 def test_pool(kit):
@@ -184,12 +190,12 @@ def test_pool(kit):
     # a run that a calibration is made of needs no no-op speedup, and no calibration
     kit.write_contract(timed_prompt_pool=[{"sha256": entry["sha256"]}])
     result = preflight(kit, "--calibration-bootstrap", env={"BASELINE_CALIBRATION": None})
-    assert result.returncode == 0, result.stderr
+    assert_clean(result)
 
 
 def test_cohort_members(tmp_path, build):
     kit = JobKit(tmp_path, prompts=8, scored_batch_size=8)
-    assert preflight(kit).returncode == 0
+    assert_clean(preflight(kit))
     short = kit.folder / "short.json"
     short.write_text(json.dumps(tape(9, seed=prompt(9, 31))))
     kit.goldens[3] = short
@@ -207,9 +213,9 @@ def test_correctness_golden(kit):
     given = ["--correctness-golden", hidden]
     kit.assert_refused(preflight(kit, *given), "CORRECTNESS-GOLDEN-UNATTESTED")
     kit.write_contract(hidden_correctness_golden=pin)
-    assert preflight(kit, *given).returncode == 0
+    assert_clean(preflight(kit, *given))
     kit.assert_refused(preflight(kit), "CORRECTNESS-GOLDEN-UNATTESTED")
-    assert preflight(kit, "--local-dev").returncode == 0
+    assert_clean(preflight(kit, "--local-dev"))
     hidden.write_text("[]")
     kit.assert_refused(preflight(kit, *given), "CORRECTNESS-GOLDEN-UNATTESTED")
 
@@ -220,14 +226,14 @@ def test_workers(kit):
     worker = kit.candidate / ".build/release/mlxfast-runtime-worker"
     kit.assert_refused(preflight(kit, env={"MLXFAST_RUNTIME_WORKER_EXECUTABLE": "/bin/true"}),
                        "WORKER-OVERRIDE-CONFLICT")
-    assert preflight(kit, env={"MLXFAST_RUNTIME_WORKER_EXECUTABLE": worker}).returncode == 0
+    assert_clean(preflight(kit, env={"MLXFAST_RUNTIME_WORKER_EXECUTABLE": worker}))
     usage(kit, preflight(kit, env={"MLXFAST_MEASURE_WORKER_BIN": "../x"}),
           "MLXFAST_MEASURE_WORKER_BIN")
     kit.assert_refused(preflight(kit, env={"MLXFAST_MEASURE_WORKER_BIN": "other"}), "ENGINE-MISSING")
     for tree in (kit.candidate, kit.baseline):
         os.rename(tree / ".build/release/mlxfast-runtime-worker", tree / ".build/release/other")
     kit.assert_refused(preflight(kit), "ENGINE-MISSING")
-    assert preflight(kit, env={"MLXFAST_MEASURE_WORKER_BIN": "other"}).returncode == 0
+    assert_clean(preflight(kit, env={"MLXFAST_MEASURE_WORKER_BIN": "other"}))
     os.chmod(kit.candidate / ".build/release/other", 0o644)
     kit.assert_refused(preflight(kit, env={"MLXFAST_MEASURE_WORKER_BIN": "other"}), "ENGINE-MISSING")
     # a link that leads out of the tree is none of its workers; one within it is
@@ -240,7 +246,7 @@ def test_workers(kit):
     (kit.candidate / ".build/release/other").write_bytes(
         (kit.baseline / ".build/release/other").read_bytes())
     os.chmod(kit.candidate / ".build/release/other", 0o755)
-    assert preflight(kit, env={"MLXFAST_MEASURE_WORKER_BIN": "other"}).returncode == 0
+    assert_clean(preflight(kit, env={"MLXFAST_MEASURE_WORKER_BIN": "other"}))
 
 
 def test_metallib_of_a_mac_track(kit):
@@ -251,7 +257,7 @@ def test_metallib_of_a_mac_track(kit):
     kit.assert_refused(preflight(kit), "METALLIB-MISSING")
     (kit.baseline / ".build/release/mlx.metallib").write_text("m")
     result = preflight(kit)
-    assert result.returncode == 0, result.stderr
+    assert_clean(result)
 
 
 @pytest.mark.parametrize("manifest, name", [
@@ -274,7 +280,7 @@ def test_manifest(kit, manifest, name):
         (tree / "benchmark.json").write_text(manifest)
     result = preflight(kit)
     if name is None:
-        assert result.returncode == 0, result.stderr
+        assert_clean(result)
     else:
         kit.assert_refused(result, name)
 
@@ -286,7 +292,7 @@ def test_budget_growth_and_gate(kit):
         (tree / "benchmark.json").write_text(json.dumps(manifest))
     model = kit.candidate / "Sources/Model"
     (model / "a.swift").write_text("x" * 55)
-    assert preflight(kit).returncode == 0  # grown by exactly 50
+    assert_clean(preflight(kit))  # grown by exactly 50
     (model / "a.swift").write_text("x" * 56)
     kit.assert_refused(preflight(kit), "SURFACE-GROWTH-EXCEEDED")
     (model / "b.swift").write_text("x" * 45)
@@ -327,13 +333,13 @@ def test_write_gate_by_commit(kit):
     kit.assert_refused(preflight(kit), "write-divergence")
     gate = ["--write-gate-base", base]
     result = preflight(kit, *gate)
-    assert result.returncode == 0, result.stderr
+    assert_clean(result)
     kit.assert_refused(preflight(kit, "--write-gate-base", "0" * 40), "WRITE-GATE-GIT-FAILED")
     (kit.candidate / "tools/t.sh").write_text("not committed")
     kit.assert_refused(preflight(kit, *gate), "write-divergence")
     git(kit.candidate, "checkout", "-q", "tools/t.sh")
     (kit.candidate / "notes").write_text("n")
-    assert preflight(kit, *gate).returncode == 0  # git does not track it
+    assert_clean(preflight(kit, *gate))  # git does not track it
     git(kit.candidate, "add", "-A")
     git(kit.candidate, "commit", "-q", "-m", "notes")
     kit.assert_refused(preflight(kit, *gate), "write-divergence")
@@ -346,7 +352,7 @@ def test_heads_and_weights(kit):
     kit.assert_refused(preflight(kit, env={"QMTP_CANDIDATE_DFLASH_HEAD_DIR": "absent"}),
                        "HEAD-MISSING")
     kit.assert_refused(preflight(kit, drop=("--weights",)), "WEIGHTS-MISSING")
-    assert preflight(kit, drop=("--weights",), env={"QMTP_TARGET_DIR": kit.weights}).returncode == 0
+    assert_clean(preflight(kit, drop=("--weights",), env={"QMTP_TARGET_DIR": kit.weights}))
     (kit.weights / "p.json").write_bytes(kit.goldens[0].read_bytes())
     kit.assert_refused(preflight(kit), "GOLDEN-IN-WEIGHTS")
 
@@ -357,7 +363,7 @@ def test_commit(kit):
     kit.assert_refused(preflight(kit, env={"MLXFAST_COMMIT_SHA": "f" * 40}),
                        "CANDIDATE-COMMIT-INVALID")
     kit.assert_refused(preflight(kit, env={"MLXFAST_COMMIT_SHA": "f"}), "COMMIT-INVALID")
-    assert preflight(kit, env={"MLXFAST_COMMIT_SHA": COMMIT}).returncode == 0
+    assert_clean(preflight(kit, env={"MLXFAST_COMMIT_SHA": COMMIT}))
     kit.commit_file.write_text("main\n")
     kit.assert_refused(preflight(kit), "CANDIDATE-COMMIT-INVALID")
 
@@ -366,7 +372,7 @@ def test_calibration(kit):
     kit.assert_refused(preflight(kit, env={"BASELINE_CALIBRATION": None}),
                        "BASELINE-CALIBRATION-MISSING", 6)
     off = {"BASELINE_CALIBRATION": None, "BASELINE_BAND_ENFORCE": "0"}
-    assert preflight(kit, env=off).returncode == 0
+    assert_clean(preflight(kit, env=off))
     kit.assert_refused(preflight(kit, env={"RUNNER_NAME": None}), "BASELINE-BOX-UNRESOLVED", 6)
     kit.assert_refused(preflight(kit, env={"RUNNER_NAME": "other"}),
                        "BASELINE-CALIBRATION-BOX-MISMATCH", 6)
@@ -376,7 +382,7 @@ def test_calibration(kit):
 
 def test_loaded_share(kit):
     usage(kit, preflight(kit, env={"GPU_LOADED_UTIL": "1.5"}), "GPU_LOADED_UTIL")
-    assert preflight(kit, env={"GPU_LOADED_UTIL": "1"}).returncode == 0
+    assert_clean(preflight(kit, env={"GPU_LOADED_UTIL": "1"}))
 
 
 def test_the_order_of_the_checks(kit):
@@ -403,7 +409,7 @@ def test_the_order_of_the_checks(kit):
         mend()
     kit.assert_refused(preflight(kit, *spec, env=env), "BASELINE-CALIBRATION-MISSING", 6)
     env.pop("BASELINE_CALIBRATION")
-    assert preflight(kit, *spec, env=env).returncode == 0
+    assert_clean(preflight(kit, *spec, env=env))
 
 
 def test_help_names_every_exit():

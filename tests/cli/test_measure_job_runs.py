@@ -10,7 +10,7 @@ from conftest import QUICK
 from job_kit import COMMIT, JobKit, error_name, needs_sandbox, sha256
 from judge_kit import group_members
 
-pytestmark = needs_sandbox()
+official = needs_sandbox()
 
 
 @pytest.fixture
@@ -35,6 +35,7 @@ def near(a, b):
 
 # ---- accepted jobs ----
 
+@official
 def test_official_job(kit):
     """In the sandbox, with the quiet gates, the pool, the commit and the calibration."""
     result = kit.measure(pairs=1)
@@ -165,6 +166,7 @@ def test_probes(tmp_path, build, when, checked):
 
 # ---- rejected candidates, failed baselines ----
 
+@official
 def test_a_wrong_token_ends_an_official_job(kit):
     kit.manners(kit.candidate, wrong={"kind": "free_decode_run", "at": 100})
     result = kit.measure("--exactness-probe", "none", pairs=2)
@@ -185,6 +187,7 @@ def test_a_wrong_token_of_the_baseline(kit):
     assert "TokenMismatch" in result.stderr
 
 
+@official
 def test_the_probe_fails(kit):
     kit.manners(kit.candidate, serial_wrong=7)
     result = kit.measure(pairs=1)
@@ -219,6 +222,7 @@ def test_a_developers_budget_is_four_times_the_target(kit):
     assert [p["class"] for p in kit.document()["rejected_pairs"]] == ["TokenMismatch"] * 4
 
 
+@official
 def test_the_controls_health(kit):
     kit.write_calibration(mean=0.0001)
     result = kit.measure(pairs=1)
@@ -364,6 +368,7 @@ FAILURES = [
 ]
 
 
+@official
 @pytest.mark.parametrize("baseline, candidate, code, name", FAILURES[::3] if QUICK else FAILURES)
 def test_cohort_failures(tmp_path, build, baseline, candidate, code, name):
     kit = cohort_kit(tmp_path)
