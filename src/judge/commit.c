@@ -4,8 +4,10 @@
 #include "base/buffer.h"
 #include "base/file.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { COMMIT_FILE_LIMIT = 64 << 20, COMMIT_LEVELS = 64 };
 
@@ -99,4 +101,24 @@ bool commit_find(char out[COMMIT_HEX])
 bool commit_find_of(const char *folder, char out[COMMIT_HEX])
 {
     return find_around(folder, 1, out);
+}
+
+bool commit_find_own(char out[COMMIT_HEX])
+{
+    enum { LEVELS = 6 }; /* build/san/aarch64/benchd */
+    char place[PATH_MAX];
+    out[0] = '\0';
+    const ssize_t n = readlink("/proc/self/exe", place, sizeof place);
+    if (n <= 0 || (size_t)n >= sizeof place)
+        return false;
+    place[n] = '\0';
+    for (int level = 0; level < LEVELS; level++) {
+        char *slash = strrchr(place, '/');
+        if (slash == NULL || slash == place)
+            return false;
+        *slash = '\0';
+        if (commit_find_of(place, out))
+            return true;
+    }
+    return false;
 }

@@ -10,5 +10,8 @@ enum { COMMIT_HEX = 41 };
 bool commit_find(char out[COMMIT_HEX]);
 /* The HEAD of the work tree whose root the folder is; false (and ""): it is none. */
 bool commit_find_of(const char *folder, char out[COMMIT_HEX]);
+/* The HEAD of the work tree around this program's own file, which it was built from if it was built
+ * in its place; false (and ""): there is none. */
+bool commit_find_own(char out[COMMIT_HEX]);
 
 #endif

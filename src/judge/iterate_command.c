@@ -128,9 +128,9 @@ static const struct command iterate_command = {
     .summary = "Times one engine, checks every token, seals score.json.",
     .notes = "Exit codes: 0 passed; 1 not passed (a failed score file is still written); 2 usage "
              "or an unusable contract (no score file); 130 interrupted (no score file). Official "
-             "mode of "
-             "block decoding also: 6 the machine's calibration, 7 declined (too few pairs were "
-             "measured well).\n"
+             "mode "
+             "also: 6 the calibration or the control leg, 7 declined, the machine did not allow a "
+             "valid measurement.\n"
              "Files: the score, <score>.sha256, and benchmark-integrity.local-iterate.json or "
              "benchmark-integrity.json beside it.\n"
              "Environment: MLXFAST_QWEN_MTP_TRACK_ID or MLXFAST_TRACK_ID must agree with the "

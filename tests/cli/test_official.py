@@ -12,7 +12,7 @@ import time
 
 import pytest
 from judge_kit import assert_sealed
-from official_kit import ARMED, BOX, STATISTICS, OfficialKit, composite, lower_median
+from official_kit import ARMED, BOX, QUIET, STATISTICS, OfficialKit, composite, lower_median
 
 DECODE = {"kind": "free_decode_run", "number": 2}  # the timed one; the first is the warm-up's
 
@@ -32,6 +32,7 @@ def kit(made, tmp_path):
     for name, value in vars(made).items():
         inside = isinstance(value, pathlib.Path) and value.is_relative_to(made.folder)
         setattr(copy, name, tmp_path / "k" / value.relative_to(made.folder) if inside else value)
+    contract(copy)  # whatever a test before has made of it
     return copy
 
 
@@ -215,8 +216,17 @@ def test_counts_of_goldens(kit):
 
 # ---- what is refused with a failed score ----
 
+def status_of(name):
+    """Whose failure it is: the organiser's tree or calibration, the machine, the submission."""
+    if name.startswith(("BASELINE-", "CALIBRATION-", "SERIAL-CONTROL-LEG-", "CONTROL-GOLDEN-", "TIMED-REPLAY-")):
+        return 6
+    if name.startswith(("QUIESCENCE-", "COOL-GATE-", "TEMPERATURE-READER-", "TELEMETRY-", "QUIET-GATES-")):
+        return 7
+    return 1
+
+
 def failed(kit, result, name):
-    assert result.returncode == 1, result.stderr
+    assert result.returncode == status_of(name), result.stderr
     document = json.loads(kit.score.read_text())
     assert document["passed"] is False and document["score"] is None
     assert document["metrics"]["error"].split(":")[0] == name, document["metrics"]["error"]
@@ -320,6 +330,42 @@ def test_floors_gate(kit):
     contract(kit, decode_speedup_floor=1e6)
     m = failed(kit, kit.official(), "performance floor failed")
     assert m["passed_decode_speedup_floor"] is False and m["passed_prefill_speedup_floor"] is True
+
+
+@pytest.mark.parametrize("degrees, name", [("rubbish", "TEMPERATURE-READER-MISSING"), ("90", "COOL-GATE-TIMEOUT")])
+def test_a_machine_that_is_not_fit_is_nobodys_failure(kit, degrees, name):
+    contract(kit, quiet={**QUIET, "wait_seconds": 0})
+    m = failed(kit, kit.official(env={"MLXFAST_GPU_TEMP_CMD": f"echo {degrees}"}), name)
+    assert "paired_legs" not in m and m["gates"][-1]["telemetry"] is None
+
+
+def test_each_leg_reads_the_engines_folder_of_its_own_tree(kit):
+    """A relative --engine-tree is the submission's, and the control legs' is the same of theirs."""
+    for tree in (kit.base, kit.sub):
+        (tree / "lib").mkdir()
+        (tree / "lib" / "whose").write_text(tree.name)
+        engine = (tree / "engine").read_text()
+        first, rest = engine.split("\n", 1)
+        look = f"assert open({str(tree / 'lib' / 'whose')!r}).read() == {tree.name!r}"
+        (tree / "engine").write_text(f"{first}\n{look}\n{rest}")
+    failed(kit, kit.official(), "SERIAL-CONTROL-LEG-FAILED")
+    result = kit.official("--quiet", "--engine-tree", "lib")
+    assert result.returncode == 0, result.stderr
+    shutil.rmtree(kit.base / "lib")
+    failed(kit, kit.official("--engine-tree", "lib"), "BASELINE-WORKSPACE-NO-ENGINE")
+    failed(kit, kit.official("--engine-tree", "../sub/lib"), "BASELINE-ENGINE-NOT-ROOT-RELATIVE")
+
+
+def test_the_table_says_what_was_seen(kit):
+    contract(kit, official_pairs=2)
+    result = kit.official()
+    assert result.returncode == 0, result.stderr
+    s = json.loads(kit.score.read_text())["metrics"]["statistics"]
+    rows = dict(line.split(None, 1) for line in result.stdout.splitlines() if line.startswith(("score", "interval")))
+    assert rows["interval"].strip() == f"{s['interval'][0]:.4f} to {s['interval'][1]:.4f} at confidence 0.95"
+    for row in (f"1; ratio {s['null']['ratio']:.4f}", f"{s['null']['interval'][0]:.4f} to ", "the candidate is",
+                "could have been seen"):
+        assert row in result.stdout, result.stdout
 
 
 # ---- tokens that are not the golden's ----

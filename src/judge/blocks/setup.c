@@ -12,7 +12,6 @@
 #include "judge/stats/paired.h"
 #include "judge/weights_format.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,33 +164,6 @@ static bool open_golden(struct blocks_setup *s, struct error *err)
 
 /* ---- Workers ---- */
 
-/* A relative tree is the submission's; the baseline's legs read the same of theirs. */
-static bool reroot_trees(struct blocks_setup *s, const char *const **out, struct error *err)
-{
-    const char *const *trees = s->o->engine_trees;
-    size_t count = 0;
-    while (trees != NULL && trees[count] != NULL)
-        count++;
-    const char **own = arena_array(&s->arena, count + 1, sizeof *own);
-    const size_t root = strlen(s->baseline.workspace);
-    for (size_t i = 0; i < count; i++) {
-        char real[PATH_MAX];
-        own[i] = trees[i];
-        if (trees[i][0] == '/')
-            continue;
-        const char *path = path_join(&s->arena, s->baseline.workspace, trees[i]);
-        if (realpath(path, real) == NULL || strncmp(real, s->baseline.workspace, root) != 0 ||
-            (real[root] != '/' && real[root] != '\0')) {
-            error_set(err, "BASELINE-ENGINE-NOT-ROOT-RELATIVE",
-                      "a folder of the engine is not in the baseline's workspace, or leads out");
-            return error_at(err, s->baseline.workspace, "--engine-tree", trees[i]);
-        }
-        own[i] = arena_strdup(&s->arena, real);
-    }
-    *out = count > 0 ? own : NULL;
-    return true;
-}
-
 static bool plan_sandbox(struct blocks_setup *s, bool baseline, struct sandbox_plan *out,
                          struct error *err)
 {
@@ -199,7 +171,7 @@ static bool plan_sandbox(struct blocks_setup *s, bool baseline, struct sandbox_p
     const struct client_options *c = baseline ? &s->control : &s->candidate;
     const char *const hidden[] = {o->pool_folder, o->golden, o->contract, s->draw_record, NULL};
     const char *const *trees = o->engine_trees;
-    if (baseline && !reroot_trees(s, &trees, err))
+    if (baseline && !roots_engine_trees(s->baseline.workspace, trees, &s->arena, &trees, err))
         return false;
     const struct sandbox_request request = {
         .mode = SANDBOX_OFFICIAL,

@@ -7,7 +7,6 @@
 #include "judge/digest.h"
 #include "judge/evidence/verify.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,23 +45,11 @@ static bool mismatch(struct error *err, const char *file, const char *what)
     return error_at(err, file, NULL, NULL);
 }
 
-/* The commit of the sources around this program's own file. */
+/* Of the sources of this program; "": not known. */
 static const char *own_commit(struct arena *a)
 {
-    enum { LEVELS = 6 }; /* build/san/aarch64/benchd */
-    char path[PATH_MAX], commit[COMMIT_HEX];
-    const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
-    if (n <= 0 || (size_t)n >= sizeof path)
-        return "";
-    path[n] = '\0';
-    const size_t folder = (size_t)(path_basename(path) - path);
-    const char *place = arena_strndup(a, path, folder);
-    for (int level = 0; level < LEVELS; level++) {
-        if (commit_find_of(place, commit))
-            return arena_strdup(a, commit);
-        place = path_join(a, place, "..");
-    }
-    return "";
+    char commit[COMMIT_HEX];
+    return commit_find_own(commit) ? arena_strdup(a, commit) : "";
 }
 
 /* As a verifier would: whatever fails, or what a statement must name and was not given. */

@@ -207,9 +207,11 @@ static void read_integrity(struct verify_run *run, struct findings *f)
                         "does not hold exactly the 18 members of an integrity file, in their order "
                         "and spelling"))
         return;
-    findings_check(f, strcmp(verify_text(o, "score_sha256"), run->score_sha256) == 0,
-                   BUNDLE_INTEGRITY, "belongs to score.json, by its digest",
-                   "belongs to another score: score_sha256 is not the digest of score.json");
+    findings_check(
+        f, strcmp(verify_text(o, "score_sha256"), run->score_sha256) == 0, BUNDLE_INTEGRITY,
+        "belongs to score.json, by its digest",
+        "belongs to another score: score_sha256 is not the digest of score.json (a folder "
+        "has one integrity file: one folder for each run)");
     if (!metrics)
         return;
     const bool weights =

@@ -22,6 +22,22 @@ static bool measure(struct official *r, struct error *err)
     return official_replay(r, err) && official_check_correctness(r, err);
 }
 
+/* Whose failure it is, by its name (docs/ranked-run.md, "How it ends"). */
+static enum iterate_exit blame(const char *name)
+{
+    static const char *const control[] = {"BASELINE-", "CALIBRATION-", "SERIAL-CONTROL-LEG-",
+                                          "CONTROL-GOLDEN-", "TIMED-REPLAY-FAILED"};
+    static const char *const machine[] = {"QUIESCENCE-", "COOL-GATE-", "TEMPERATURE-READER-",
+                                          "TELEMETRY-", "QUIET-GATES-"};
+    for (size_t i = 0; i < sizeof control / sizeof *control; i++)
+        if (strncmp(name, control[i], strlen(control[i])) == 0)
+            return ITERATE_CALIBRATION;
+    for (size_t i = 0; i < sizeof machine / sizeof *machine; i++)
+        if (strncmp(name, machine[i], strlen(machine[i])) == 0)
+            return ITERATE_DECLINED;
+    return ITERATE_NOT_PASSED;
+}
+
 static enum iterate_exit run_and_seal(struct official *r, struct error *err)
 {
     struct error why = {0};
@@ -47,11 +63,12 @@ static enum iterate_exit run_and_seal(struct official *r, struct error *err)
         official_show(r);
     if (passed)
         return ITERATE_PASSED;
-    if (!ran)
+    if (!ran) {
         *err = why;
-    else
-        error_set(err, "NOT-PASSED", "%s",
-                  json_string_value(json_object_get(r->score.metrics, "error")));
+        return blame(why.name);
+    }
+    error_set(err, "NOT-PASSED", "%s",
+              json_string_value(json_object_get(r->score.metrics, "error")));
     return ITERATE_NOT_PASSED;
 }
 

@@ -50,9 +50,11 @@ struct official_options {
     bool quiet;
 };
 
-/* As iterate_run: the score, its sidecar and the integrity file, progress on stderr, a table on
- * stdout. MLXFAST_BENCHMARK_SKIP_TIMED equal to 1: correctness alone, a partial result. A contract
- * with block_decode goes to blocks/official.h. */
+/* As iterate_run, and ITERATE_CALIBRATION (6: the organiser's tree or calibration),
+ * ITERATE_DECLINED (7: the machine), which seal a failed score as 1 does: the score, its sidecar
+ * and the integrity file, progress on stderr, a table on stdout. MLXFAST_BENCHMARK_SKIP_TIMED equal
+ * to 1: correctness alone, a partial result. A contract with block_decode goes to
+ * blocks/official.h. */
 enum iterate_exit official_run(const struct official_options *o, struct error *err);
 
 #endif

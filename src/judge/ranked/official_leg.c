@@ -39,12 +39,15 @@ static bool plan_sandbox(struct official *r, const struct official_tree *t, bool
                          char *const *environment, struct sandbox_plan *out, struct error *err)
 {
     const struct official_options *o = r->o;
+    const char *const *trees = o->engine_trees;
+    if (reference && !roots_engine_trees(t->workspace, trees, &r->arena, &trees, err))
+        return false;
     const struct sandbox_request request = {.mode = SANDBOX_OFFICIAL,
                                             .switched_off = o->no_sandbox,
                                             .reference_leg = reference,
                                             .engine = t->engine,
                                             .weights = t->weights,
-                                            .engine_trees = reference ? NULL : o->engine_trees,
+                                            .engine_trees = trees,
                                             .resources = o->resources,
                                             .hidden = r->hidden,
                                             .features = is_cuda(r) ? SANDBOX_GPU : 0,

@@ -294,6 +294,20 @@ static void row(struct table *t, const char *what, const char *format, double a,
     table_row(t, what, text);
 }
 
+/* Control against control: what this machine makes of nothing. */
+static void show_null(const struct official *r, struct table *t)
+{
+    const struct paired_estimate *e = &r->runs.estimate, *n = &r->runs.null_estimate;
+    struct paired_null check;
+    if (!r->runs.has_statistics || r->runs.null_count == 0)
+        return;
+    row(t, "null pairs", "%.0f; ratio %.4f", (double)r->runs.null_count, n->ratio, 0);
+    if (paired_null_check(e, n, e->confidence, &check))
+        row(t, "null interval",
+            check.contains_one ? "%.4f to %.4f" : "%.4f to %.4f, without 1: distrust this run",
+            check.low, check.high, 0);
+}
+
 void official_show(const struct official *r)
 {
     const struct combined *k = &r->combined;
@@ -311,9 +325,13 @@ void official_show(const struct official *r)
     }
     if (r->runs.has_statistics && e->count > 1) {
         row(t, "pairs", "%.0f; ratio %.4f (sd %.4f)", (double)e->count, e->ratio, e->sd);
-        row(t, "interval", "%.4f to %.4f at confidence %.3g", e->t_low, e->t_high, e->confidence);
-        row(t, "smallest effect seen", "%.2f %%", 100 * e->smallest_effect, 0, 0);
+        row(t, "interval", "%.4f to %.4f at confidence %.3g", e->t_low, e->t_high,
+            r->rule.confidence);
+        row(t, "smallest effect", "%.2f %% could have been seen", 100 * e->smallest_effect, 0, 0);
+        table_row(t, "the candidate is",
+                  paired_verdict_text(paired_verdict(e, PAIRED_CLAIM_FLOOR)));
     }
+    show_null(r, t);
     if (r->score.has_score)
         row(t, "score", "%.6f", r->score.score, 0, 0);
     else

@@ -81,12 +81,15 @@ static bool plan_sandbox(struct reference *r, char *const *environment, struct a
     for (size_t i = 0; i < o->golden_count; i++)
         hidden[i] = o->goldens[i];
     hidden[o->golden_count] = o->contract;
+    const char *const *trees;
+    if (!roots_engine_trees(r->roots.workspace, o->trees, a, &trees, err))
+        return false;
     const struct sandbox_request request = {.mode = SANDBOX_LOCAL,
                                             .switched_off = o->no_sandbox,
                                             .reference_leg = true,
                                             .engine = r->roots.engine,
                                             .weights = r->roots.weights,
-                                            .engine_trees = o->trees,
+                                            .engine_trees = trees,
                                             .resources = o->resources,
                                             .hidden = hidden,
                                             .features = r->cuda ? SANDBOX_GPU : 0,

@@ -23,6 +23,10 @@ static const struct wanted wanted_weights = {"--weights", "the weights folder",
                                              "BASELINE-WEIGHTS-NOT-ROOT-RELATIVE",
                                              "BASELINE-WORKSPACE-NO-WEIGHTS"};
 
+static const struct wanted wanted_tree = {"--engine-tree", "a folder of the engine",
+                                          "BASELINE-ENGINE-NOT-ROOT-RELATIVE",
+                                          "BASELINE-WORKSPACE-NO-ENGINE"};
+
 struct walk {
     const struct wanted *w;
     const char *root, *relative;
@@ -185,6 +189,31 @@ bool roots_resolve(const char *workspace, const char *relative_engine, const cha
             .w = &wanted_weights, .root = out->workspace, .relative = relative_weights, .err = err};
         return refuse(&k, wanted_weights.missing, "is no folder");
     }
+    return true;
+}
+
+bool roots_engine_trees(const char *workspace, const char *const *trees, struct arena *a,
+                        const char *const **out, struct error *err)
+{
+    size_t count = 0;
+    *out = NULL;
+    while (trees != NULL && trees[count] != NULL)
+        count++;
+    if (count == 0)
+        return true;
+    const char **own = arena_array(a, count + 1, sizeof *own);
+    for (size_t i = 0; i < count; i++) {
+        struct walk k = {
+            .w = &wanted_tree, .root = workspace, .relative = trees[i], .a = a, .err = err};
+        own[i] = trees[i];
+        if (trees[i][0] == '/')
+            continue;
+        if (!check_relative(&k) || !walk_down(&k, trees[i]))
+            return false;
+        own[i] = here(&k);
+    }
+    own[count] = NULL;
+    *out = own;
     return true;
 }
 

@@ -22,6 +22,12 @@ struct leg_roots {
 bool roots_resolve(const char *workspace, const char *relative_engine, const char *relative_weights,
                    struct arena *a, struct leg_roots *out, struct error *err);
 
+/* --engine-tree: a relative folder is of each leg's own tree, so the workspace's legs read the same
+ * one below it; an absolute one is everybody's. trees and *out end with NULL; both may be NULL.
+ * Errors as of the engine. */
+bool roots_engine_trees(const char *workspace, const char *const *trees, struct arena *a,
+                        const char *const **out, struct error *err);
+
 /* The flag, or else MLXFAST_BASELINE_WORKSPACE; NULL when neither names one. */
 const char *roots_workspace(const char *flag);
 

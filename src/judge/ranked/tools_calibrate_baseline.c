@@ -34,7 +34,7 @@ struct calibrating {
     double cv_max;
     double *prefill, *decode; /* [golden][pass] */
     const char *conditions;   /* the file beside --out */
-    char reference_commit[COMMIT_HEX];
+    char reference_commit[COMMIT_HEX], source_commit[COMMIT_HEX];
 };
 
 static bool check_commit(const char *flag, const char *value, struct error *err)
@@ -45,8 +45,8 @@ static bool check_commit(const char *flag, const char *value, struct error *err)
     return error_at(err, NULL, flag, value != NULL ? value : "none");
 }
 
-/* --reference-commit, or the HEAD of the workspace; --benchd-source-commit, or the environment's.
- */
+/* --reference-commit, or the HEAD of the workspace; --benchd-source-commit, or the environment's,
+ * or the HEAD of the work tree around this program. */
 static bool find_commits(struct calibrating *c, struct error *err)
 {
     const struct flags *f = c->f;
@@ -54,6 +54,8 @@ static bool find_commits(struct calibrating *c, struct error *err)
     const char *source = f->source_commit;
     if (source == NULL)
         source = getenv("MLXFAST_BENCHD_SOURCE_COMMIT");
+    if ((source == NULL || *source == '\0') && commit_find_own(c->source_commit))
+        source = c->source_commit;
     if (f->reference_commit != NULL)
         text_copy(c->reference_commit, sizeof c->reference_commit, f->reference_commit);
     else if (workspace != NULL && !commit_find_of(workspace, c->reference_commit)) {
@@ -285,8 +287,8 @@ int tool_calibrate_baseline(int argc, char **argv)
         {"--reference-commit", OPTION_TEXT, false, "SHA",
          "The commit of the organiser's tree. Default: its HEAD.", &f.reference_commit, NULL, 0, 0},
         {"--benchd-source-commit", OPTION_TEXT, false, "SHA",
-         "The commit that this program was built from. Default: MLXFAST_BENCHD_SOURCE_COMMIT; one "
-         "of the two is needed.",
+         "The commit that this program was built from. Default: MLXFAST_BENCHD_SOURCE_COMMIT, else "
+         "the HEAD of the work tree around the program.",
          &f.source_commit, NULL, 0, 0},
     };
     const struct command command = {
