@@ -148,10 +148,12 @@ static bool start_guard(struct resident *r, const struct resident_plan *p, const
     return child_start(&options, &r->guard, err);
 }
 
-/* The end of a script's own words, if they may be told. */
+/* The end of a script's own words, if they may be told; all of them are there when its guard, which
+ * has nothing to guard, has ended. */
 static const char *said(struct resident *r)
 {
     static const char prefix[] = "worker stderr tail: ";
+    child_end(r->guard, (r->stop_seconds + GUARD_MARGIN_SECONDS) * 1000);
     const char *tail = r->withhold_text ? "" : launch_log_tail(r->log);
     return text_starts(tail, prefix) ? arena_printf(&r->arena, ": %s", tail + sizeof prefix - 1)
                                      : "";
@@ -176,7 +178,6 @@ static bool wait_for_boot(struct resident *r, struct error *err)
     if (strcmp(line, GUARD_BOOTED) == 0)
         return true;
     const char *status = arena_strdup(&r->arena, line);
-    /* The rest of what it said is on its way. */
     if (strcmp(status, GUARD_TIMEOUT) == 0)
         return boot_failed(r, err, "--boot", NULL,
                            arena_printf(&r->arena,
