@@ -16,6 +16,7 @@
 #include "engine/serve/logits.h"
 #include "engine/serve/manifest.h"
 #include "engine/serve/profile.h"
+#include "engine/serve/slowed.h"
 #include "engine/serve/token_file.h"
 #include "engine/serve/worker.h"
 
@@ -278,8 +279,8 @@ static int serve(int argc, char **argv)
     if (!worker_open(&o, &worker, &err))
         return fail(is_option_error(&err) ? EXIT_USAGE : EXIT_RUN, &err);
     const struct model_info *info = worker_model_info(worker);
-    fprintf(stderr, "bench-worker: %s, %d layers, context %lld, %s\n", info->model_type,
-            info->layers, (long long)info->context, info->choices);
+    fprintf(stderr, "bench-worker: %s, %d layers, context %lld, %s%s\n", info->model_type,
+            info->layers, (long long)info->context, info->choices, slowed_name());
     loading_say(&loading);
     bool ok = worker_serve(worker, STDIN_FILENO, STDOUT_FILENO, &err);
     worker_close(worker);

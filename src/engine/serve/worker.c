@@ -7,6 +7,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/serve/lines.h"
 #include "engine/serve/manifest.h"
+#include "engine/serve/slowed.h"
 #include "engine/serve/spec.h"
 #include "engine/serve/verbs.h"
 #include "wire/wire.h"
@@ -254,11 +255,12 @@ static void fill_hello(const struct worker *w, struct arena *arena, struct wire_
                                                                .file_count = v->drafter.file_count};
     char *digest = arena_alloc(arena, SHA256_HEX);
     manifest_digest(m, digest);
+    char *build = arena_printf(arena, "%s%s", manifest_build_text(), slowed_name());
     hello->runner = (struct wire_runner){.present = true,
                                          .id = m->runner_id,
                                          .model_type = model_get_info(v->model)->model_type,
                                          .manifest_sha256 = digest,
-                                         .build = manifest_build_text()};
+                                         .build = build};
 }
 
 /* ---- requests ---- */
@@ -314,7 +316,10 @@ static bool answer_line(struct worker *w, int output, const char *text, size_t l
         verbs_refused(&w->verbs);
         sent = send_refusal(w, output, WIRE_ERROR_ID, &why, line, err);
     } else {
-        if (!verbs_answer(&w->verbs, &arena, &request, &response, &why)) {
+        const int64_t begun = slowed_begin();
+        const bool answered = verbs_answer(&w->verbs, &arena, &request, &response, &why);
+        slowed_end(begun, wire_kind_find(request.kind.text));
+        if (!answered) {
             sent = send_refusal(w, output, request.id.value, &why, line, err);
         } else {
             response.id = request.id;
