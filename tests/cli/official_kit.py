@@ -93,4 +93,14 @@ def lower_median(values):
     return sorted(values)[(len(values) - 1) // 2]
 
 
-__all__ = ["ARMED", "BOX", "OfficialKit", "QUIET", "ROOT", "STATISTICS", "composite", "lower_median"]
+def status_of(name):
+    """Whose failure it is: the organiser's tree or calibration, the machine, the submission."""
+    if name.startswith(("BASELINE-", "CALIBRATION-", "SERIAL-CONTROL-LEG-", "CONTROL-GOLDEN-", "TIMED-REPLAY-")):
+        return 6
+    if name.startswith(("QUIESCENCE-", "COOL-GATE-", "TEMPERATURE-READER-", "TELEMETRY-", "QUIET-GATES-")):
+        return 7
+    return 1
+
+
+__all__ = ["ARMED", "BOX", "OfficialKit", "QUIET", "ROOT", "STATISTICS", "composite", "lower_median",
+           "status_of"]

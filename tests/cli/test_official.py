@@ -12,7 +12,7 @@ import time
 
 import pytest
 from judge_kit import assert_sealed
-from official_kit import ARMED, BOX, QUIET, STATISTICS, OfficialKit, composite, lower_median
+from official_kit import ARMED, BOX, QUIET, STATISTICS, OfficialKit, composite, lower_median, status_of
 
 DECODE = {"kind": "free_decode_run", "number": 2}  # the timed one; the first is the warm-up's
 
@@ -216,15 +216,6 @@ def test_counts_of_goldens(kit):
 
 # ---- what is refused with a failed score ----
 
-def status_of(name):
-    """Whose failure it is: the organiser's tree or calibration, the machine, the submission."""
-    if name.startswith(("BASELINE-", "CALIBRATION-", "SERIAL-CONTROL-LEG-", "CONTROL-GOLDEN-", "TIMED-REPLAY-")):
-        return 6
-    if name.startswith(("QUIESCENCE-", "COOL-GATE-", "TEMPERATURE-READER-", "TELEMETRY-", "QUIET-GATES-")):
-        return 7
-    return 1
-
-
 def failed(kit, result, name):
     assert result.returncode == status_of(name), result.stderr
     document = json.loads(kit.score.read_text())
@@ -337,6 +328,10 @@ def test_a_machine_that_is_not_fit_is_nobodys_failure(kit, degrees, name):
     contract(kit, quiet={**QUIET, "wait_seconds": 0})
     m = failed(kit, kit.official(env={"MLXFAST_GPU_TEMP_CMD": f"echo {degrees}"}), name)
     assert "paired_legs" not in m and m["gates"][-1]["telemetry"] is None
+
+
+def test_gates_cannot_be_switched_off(kit):
+    failed(kit, kit.official(env={"MLXFAST_LOCAL_COOL_GATE": "0"}), "QUIET-GATES-DISABLED")
 
 
 def test_each_leg_reads_the_engines_folder_of_its_own_tree(kit):
