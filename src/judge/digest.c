@@ -323,7 +323,9 @@ static bool is_harness(struct harness_walk *w)
         if (lstat(path_join(&w->arena, w->root, harness_marks[i]), &s) == 0)
             return true;
     }
-    error_set(w->err, "HARNESS-EMPTY", "the folder holds no harness: no src/judge");
+    error_set(w->err, "HARNESS-EMPTY",
+              "the folder holds no harness: no src/judge; start it in "
+              "the root of the tree");
     return error_at(w->err, w->root, NULL, NULL);
 }
 

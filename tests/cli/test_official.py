@@ -443,6 +443,19 @@ def test_a_drawn_prompt_is_named_nowhere(kit):
     assert "hidden-prose" not in kit.score.read_text() + result.stderr
 
 
+def test_a_hidden_prompts_failure_that_is_not_the_submissions(kit):
+    """No category of the submission's, and still no word of the prompt in what is published."""
+    pool, _ = pooled(kit)
+    result = kit.official("--pool", pool, golden=False, env={"MLXFAST_GPU_TEMP_CMD": "echo 90"})
+    assert result.returncode == 7 and ": COOL-GATE-TIMEOUT: " in result.stderr
+    assert json.loads(kit.score.read_text())["metrics"]["error"] == "no_score"
+    kit.calibrate()  # of another prompt alone
+    result = kit.official("--pool", pool, golden=False)
+    assert result.returncode == 6 and ": BASELINE-CALIBRATION-PROMPT-MISMATCH: " in result.stderr
+    assert json.loads(kit.score.read_text())["metrics"]["error"] == "no_score"
+    assert "hidden-prose" not in "".join(p.read_text() for p in kit.score.parent.iterdir())
+
+
 def test_a_pool_that_is_not_whole(kit):
     pool, entries = pooled(kit)
     contract(kit, timed_prompt_pool=entries[:7])
@@ -450,6 +463,40 @@ def test_a_pool_that_is_not_whole(kit):
     (pool / "hidden-prose-3.golden.json").write_text("{}")
     contract(kit, timed_prompt_pool=entries)
     failed(kit, kit.official("--pool", pool, golden=False), "GOLDEN-PIN-MISMATCH")
+
+
+# ---- a participant's rehearsal ----
+
+def local(kit, *extra, env=None):
+    return kit.official("--mode", "local-iterate", *extra, env=env)
+
+
+def test_pairs_locally(kit):
+    """Under a contract that scores nothing officially, where nothing tells the temperature."""
+    contract(kit, official_scoring_enabled=False)
+    kit.integrity = kit.score.parent / "benchmark-integrity.local-iterate.json"
+    result = local(kit, "--no-sandbox", "--quiet", env={"MLXFAST_GPU_TEMP_CMD": "false"})
+    assert result.returncode == 0, result.stderr
+    document = json.loads(kit.score.read_text())
+    m = document["metrics"]
+    assert m["runtime"] == "rust-local-iterate" and m["baseline_source"] == "serial-control-leg"
+    gains = [composite(p)[2] for p in m["paired_legs"]]
+    assert len(gains) == 2 and math.isclose(document["score"], min(gains), rel_tol=1e-12)
+    assert m["checked_steps"] == 128  # base cases; --strict has the rest
+    assert json.loads(kit.integrity.read_text())["sandbox"] == "none"
+    assert local(kit, "--strict", "--quiet").returncode == 0
+    assert json.loads(kit.score.read_text())["metrics"]["checked_steps"] > 128
+
+
+def test_one_of_the_two_is_no_pair(kit):
+    result = kit.official("--mode", "local-iterate", "--baseline-workspace", kit.base, baseline=False)
+    assert result.returncode == 0, result.stderr
+    assert "paired_legs" not in json.loads(kit.score.read_text())["metrics"]
+
+
+def test_what_only_a_ranked_run_has(kit):
+    for flag in ("--pool", "--draw-file", "--signing-key", "--log"):
+        assert flag in refused(local(kit, flag, kit.folder), "USAGE")
 
 
 # ---- interrupts ----

@@ -13,29 +13,14 @@ static bool measure(struct official *r, struct error *err)
     if (r->gates_only)
         return official_check_correctness(r, err);
     const struct contract *c = r->contract;
-    const struct quiet_rules rules = c->has_quiet ? c->quiet : quiet_rules_default(c->platform);
-    if (!quiet_open(&rules, true, r->o->quiet, &r->quiet, err) ||
+    struct quiet_rules rules = c->has_quiet ? c->quiet : quiet_rules_default(c->platform);
+    rules.cool_gate = r->o->cool_gate;
+    if (!quiet_open(&rules, !r->o->local, r->o->quiet, &r->quiet, err) ||
         !ranked_pairs_run(c, &r->rule, r->prompt_sha256, r->prompt_count, official_measure, r,
                           &r->arena, &r->runs, err))
         return false;
     combine_pairs(c, r->runs.pairs, r->runs.count, &r->combined);
     return official_replay(r, err) && official_check_correctness(r, err);
-}
-
-/* Whose failure it is, by its name (docs/ranked-run.md, "How it ends"). */
-static enum iterate_exit blame(const char *name)
-{
-    static const char *const control[] = {"BASELINE-", "CALIBRATION-", "SERIAL-CONTROL-LEG-",
-                                          "CONTROL-GOLDEN-", "TIMED-REPLAY-FAILED"};
-    static const char *const machine[] = {"QUIESCENCE-", "COOL-GATE-", "TEMPERATURE-READER-",
-                                          "TELEMETRY-", "QUIET-GATES-"};
-    for (size_t i = 0; i < sizeof control / sizeof *control; i++)
-        if (strncmp(name, control[i], strlen(control[i])) == 0)
-            return ITERATE_CALIBRATION;
-    for (size_t i = 0; i < sizeof machine / sizeof *machine; i++)
-        if (strncmp(name, machine[i], strlen(machine[i])) == 0)
-            return ITERATE_DECLINED;
-    return ITERATE_NOT_PASSED;
 }
 
 static enum iterate_exit run_and_seal(struct official *r, struct error *err)
@@ -65,7 +50,7 @@ static enum iterate_exit run_and_seal(struct official *r, struct error *err)
         return ITERATE_PASSED;
     if (!ran) {
         *err = why;
-        return blame(why.name);
+        return official_blame(why.name);
     }
     error_set(err, "NOT-PASSED", "%s",
               json_string_value(json_object_get(r->score.metrics, "error")));
@@ -75,10 +60,12 @@ static enum iterate_exit run_and_seal(struct official *r, struct error *err)
 enum iterate_exit official_run(const struct official_options *o, struct error *err)
 {
     enum iterate_exit result;
-    if (blocks_dispatch(o, &result, err))
+    if (!o->local && blocks_dispatch(o, &result, err))
         return result;
     struct official r = {.o = o, .started_ns = clock_now_ns()};
-    score_document_init(&r.score, "rust");
+    score_document_init(&r.score, !o->local                         ? "rust"
+                                  : o->mode == ITERATE_LOCAL_SUBMIT ? "rust-local-submit"
+                                                                    : "rust-local-iterate");
     result = official_open(&r, err) ? run_and_seal(&r, err) : ITERATE_REFUSED;
     official_close(&r);
     return result;

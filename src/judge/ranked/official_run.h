@@ -75,6 +75,7 @@ struct official {
 bool official_open(struct official *r, struct error *err);
 bool official_prepare(struct official *r, struct error *err);
 void official_close(struct official *r);
+bool official_is_local_iterate(const struct official *r); /* which integrity file is written */
 
 /* official_leg.c: legs of the pairs (ranked_measure), the replay, and correctness. */
 bool official_measure(void *context, const struct ranked_slot *slot, struct pair_times *out,
@@ -85,6 +86,9 @@ bool official_check_correctness(struct official *r, struct error *err);
 bool official_check_unchanged(struct official *r, struct error *err);
 
 /* official_seal.c */
+/* Whose failure it is, by its name (docs/ranked-run.md, "How it ends"): ITERATE_NOT_PASSED,
+ * ITERATE_CALIBRATION or ITERATE_DECLINED. */
+enum iterate_exit official_blame(const char *name);
 void official_fill(struct official *r, bool ran, const struct error *why);
 bool official_seal(struct official *r, struct error *err);
 /* Where a key is named: the statement about what was sealed, passed or not, and its entry in the

@@ -178,9 +178,28 @@ static void fill_mismatch(struct official *r)
     score_set_int(d, "actual_token", m->actual);
 }
 
+enum iterate_exit official_blame(const char *name)
+{
+    static const char *const control[] = {"BASELINE-", "CALIBRATION-", "SERIAL-CONTROL-LEG-",
+                                          "CONTROL-GOLDEN-", "TIMED-REPLAY-FAILED"};
+    static const char *const machine[] = {"QUIESCENCE-", "COOL-GATE-", "TEMPERATURE-READER-",
+                                          "TELEMETRY-", "QUIET-GATES-"};
+    for (size_t i = 0; i < sizeof control / sizeof *control; i++)
+        if (strncmp(name, control[i], strlen(control[i])) == 0)
+            return ITERATE_CALIBRATION;
+    for (size_t i = 0; i < sizeof machine / sizeof *machine; i++)
+        if (strncmp(name, machine[i], strlen(machine[i])) == 0)
+            return ITERATE_DECLINED;
+    return ITERATE_NOT_PASSED;
+}
+
+/* Of a hidden prompt a failure is told by its category alone; one that is not the submission's is
+ * none of its categories. */
 static void fail(struct official *r, const struct error *why)
 {
-    if (r->drawn)
+    if (r->drawn && official_blame(why->name) != ITERATE_NOT_PASSED)
+        score_fail(&r->score, "no_score", NULL);
+    else if (r->drawn)
         score_fail_hidden(&r->score, why->name, why->message);
     else
         run_seal_failure(why, &r->score);
@@ -246,14 +265,15 @@ bool official_seal(struct official *r, struct error *err)
                                    .golden_sha256 = golden != NULL ? golden->sha256 : NULL,
                                    .candidate_executable = r->o->engine,
                                    .benchd_executable = run_own_path(&r->arena),
-                                   .sandbox = r->sandbox_seal};
+                                   .sandbox = r->sandbox_seal,
+                                   .local_iterate = official_is_local_iterate(r)};
     return seal_write(&r->score, &in, err);
 }
 
 bool official_sign(struct official *r, struct error *err)
 {
     const char *key = evidence_key_of(r->o->signing_key), *log = evidence_log_of(r->o->log);
-    if (key == NULL) /* nor a log: evidence_ready */
+    if (r->o->local || key == NULL) /* nor a log: evidence_ready */
         return true;
     const char **goldens = arena_array(&r->arena, 2 * r->prompt_count + 1, sizeof *goldens);
     size_t count = 0;
