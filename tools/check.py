@@ -158,6 +158,7 @@ def main():
         return 2
     # Tests interrupt programs. What is started in the background inherits SIGINT ignored: not so the tests.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nor what nohup has ignored
     LOGS.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     if build("build", ["all", "tests", "engines", "tools"]):

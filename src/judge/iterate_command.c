@@ -220,8 +220,8 @@ static bool check_captures(struct error *err)
     return true;
 }
 
-/* What only the paired path can use. */
-static bool check_local(struct error *err)
+/* What only a ranked run can use. */
+static bool check_ranked(struct error *err)
 {
     const struct {
         const char *flag, *value;
@@ -229,17 +229,24 @@ static bool check_local(struct error *err)
                   {"--draw-file", f.draw_file},
                   {"--signing-key", f.signing_key},
                   {"--log", f.log}};
-    if (f.control_golden.count + f.control_sha256.count + f.control_bytes.count > 0)
-        return error_set(err, "CONTROL-GOLDEN-WITHOUT-PAIRED-PATH",
-                         "--control-golden is the control leg's oracle; a local run has none");
-    if (f.golden.count > 1)
-        return error_set(err, "MULTIPLE-GOLDENS-WITHOUT-PAIRED-PATH",
-                         "a local run takes one --golden, %zu are given", f.golden.count);
     for (size_t i = 0; i < sizeof ranked / sizeof *ranked; i++)
         if (ranked[i].value != NULL)
             return misuse(err, ranked[i].flag, ranked[i].value, "only official mode has it");
     if (f.golden.count == 0)
         return misuse(err, "--golden", NULL, "a local run needs a golden");
+    return true;
+}
+
+/* What only pairs can use. */
+static bool check_single(struct error *err)
+{
+    if (f.control_golden.count + f.control_sha256.count + f.control_bytes.count > 0)
+        return error_set(err, "CONTROL-GOLDEN-WITHOUT-PAIRED-PATH",
+                         "--control-golden is the control leg's oracle; a run of one leg has none");
+    if (f.golden.count > 1)
+        return error_set(err, "MULTIPLE-GOLDENS-WITHOUT-PAIRED-PATH",
+                         "a local run of one leg takes one --golden, %zu are given",
+                         f.golden.count);
     return true;
 }
 
@@ -251,7 +258,7 @@ static bool once_for_each(const char *flag, size_t count, struct error *err)
                      f.golden.count, count);
 }
 
-static bool check_official(struct error *err)
+static bool check_pairs(struct error *err)
 {
     return check_pins("--golden-sha256", &f.golden_sha256, &f.golden_bytes, &f.golden, err) &&
            check_pins("--control-golden-sha256", &f.control_sha256, &f.control_bytes,
@@ -263,6 +270,12 @@ static bool check_official(struct error *err)
 static bool is_official(void)
 {
     return strcmp(f.mode, "official") == 0;
+}
+
+/* Locally, a reference tree with its calibration asks for pairs (benchd-cli.md section 2). */
+static bool is_paired(void)
+{
+    return is_official() || (f.baseline_workspace != NULL && f.baseline_calibration != NULL);
 }
 
 static bool check_iterate_flags(struct iterate_options *o, struct error *err)
@@ -278,12 +291,14 @@ static bool check_iterate_flags(struct iterate_options *o, struct error *err)
     if (!check_resources(err) || !check_captures(err))
         return false;
     if (is_official())
-        return check_official(err);
+        return check_pairs(err);
     if (strcmp(f.mode, "local-submit") == 0)
         o->mode = ITERATE_LOCAL_SUBMIT;
     else if (strcmp(f.mode, "local-iterate") != 0)
         return misuse(err, "--mode", f.mode, "a mode is local-iterate, local-submit or official");
-    return check_pin(o, err) && check_local(err);
+    if (!check_ranked(err))
+        return false;
+    return is_paired() ? check_pairs(err) : check_pin(o, err) && check_single(err);
 }
 
 static const char *item(const struct option_list *list, size_t i)
@@ -310,32 +325,48 @@ static bool find_goldens(struct official_golden *out, struct error *err)
     return true;
 }
 
-static int run_official(struct error *err)
+static const char *score_path(enum iterate_mode mode)
+{
+    return f.score_path != NULL                              ? f.score_path
+           : !is_official() && mode == ITERATE_LOCAL_ITERATE ? "score.local-iterate.json"
+                                                             : "score.json";
+}
+
+static bool wants_cool_gate(enum iterate_mode mode)
+{
+    return f.cool_gate || (mode == ITERATE_LOCAL_SUBMIT && !f.no_cool_gate);
+}
+
+static int run_pairs(enum iterate_mode mode, struct error *err)
 {
     struct arena a = {0};
     struct official_golden *goldens = arena_array(&a, f.golden.count + 1, sizeof *goldens);
-    const struct official_options o = {
-        .engine = f.engine,
-        .weights = f.weights,
-        .drafter = f.drafter,
-        .contract = f.contract,
-        .goldens = goldens,
-        .golden_count = f.golden.count,
-        .pool = f.pool,
-        .draw_file = f.draw_file,
-        .baseline_workspace = f.baseline_workspace,
-        .baseline_calibration = f.baseline_calibration,
-        .box = f.box,
-        .score_path = f.score_path != NULL ? f.score_path : "score.json",
-        .resources = f.resources.count > 0 ? f.resources.items : NULL,
-        .engine_trees = f.trees.count > 0 ? f.trees.items : NULL,
-        .candidate_spec = f.candidate_spec,
-        .mtp_depth = f.has_depth ? f.depth : 0,
-        .stored_baseline_given = f.has_baseline_prefill,
-        .no_sandbox = f.no_sandbox,
-        .signing_key = f.signing_key,
-        .log = f.log,
-        .quiet = f.quiet};
+    const struct official_options o = {.local = !is_official(),
+                                       .mode = mode,
+                                       .strict = f.strict,
+                                       .cool_gate = wants_cool_gate(mode),
+                                       .engine = f.engine,
+                                       .weights = f.weights,
+                                       .drafter = f.drafter,
+                                       .contract = f.contract,
+                                       .goldens = goldens,
+                                       .golden_count = f.golden.count,
+                                       .pool = f.pool,
+                                       .draw_file = f.draw_file,
+                                       .baseline_workspace = f.baseline_workspace,
+                                       .baseline_calibration = f.baseline_calibration,
+                                       .box = f.box,
+                                       .score_path = score_path(mode),
+                                       .resources =
+                                           f.resources.count > 0 ? f.resources.items : NULL,
+                                       .engine_trees = f.trees.count > 0 ? f.trees.items : NULL,
+                                       .candidate_spec = f.candidate_spec,
+                                       .mtp_depth = f.has_depth ? f.depth : 0,
+                                       .stored_baseline_given = f.has_baseline_prefill,
+                                       .no_sandbox = f.no_sandbox,
+                                       .signing_key = f.signing_key,
+                                       .log = f.log,
+                                       .quiet = f.quiet};
     int status = EXIT_USAGE;
     if (find_goldens(goldens, err))
         status = (int)official_run(&o, err);
@@ -350,9 +381,7 @@ static int run_local(struct iterate_options *o, struct error *err)
     o->drafter = f.drafter;
     o->golden = f.golden.items[0];
     o->contract = f.contract;
-    o->score_path = f.score_path != NULL               ? f.score_path
-                    : o->mode == ITERATE_LOCAL_ITERATE ? "score.local-iterate.json"
-                                                       : "score.json";
+    o->score_path = score_path(o->mode);
     o->strict = f.strict;
     o->resources = f.resources.count > 0 ? f.resources.items : NULL;
     o->no_sandbox = f.no_sandbox;
@@ -360,7 +389,7 @@ static int run_local(struct iterate_options *o, struct error *err)
     o->candidate_spec = f.candidate_spec;
     o->mtp_depth = f.has_depth ? f.depth : 0;
     o->stored_baseline_given = f.has_baseline_prefill;
-    o->cool_gate = f.cool_gate || (o->mode == ITERATE_LOCAL_SUBMIT && !f.no_cool_gate);
+    o->cool_gate = wants_cool_gate(o->mode);
     o->quiet = f.quiet;
     const enum iterate_exit result = iterate_run(o, err);
     return result == ITERATE_PASSED ? EXIT_OK : fail(err, (int)result);
@@ -381,7 +410,7 @@ int iterate_main(int argc, char **argv)
     }
     if (!check_iterate_flags(&o, &err))
         return usage_error(&err);
-    return is_official() ? run_official(&err) : run_local(&o, &err);
+    return is_paired() ? run_pairs(o.mode, &err) : run_local(&o, &err);
 }
 
 /* An alias: the same flags, and another mode for the one that nobody gave. */

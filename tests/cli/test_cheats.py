@@ -279,7 +279,8 @@ class Nano:
         prompt = json.loads((ROOT / "tracks/laguna-nano-serial-v1/pool/novel-austen.golden.json")
                             .read_text())["benchmark"]["decode_seed_tokens"][:SEED]
         self.contract = write(folder / "contract.json", {
-            **SERIAL, "track_id": "nano-dflash-v1", "vocab_size": 4096, "seed_tokens": SEED,
+            **SERIAL, "track_id": "nano-dflash-v1", "golden_model_type": "laguna", "vocab_size": 4096,
+            "num_hidden_layers": 8, "seed_tokens": SEED,
             "block_decode": NANO_BLOCKS, "fidelity": limits})
         emitted = write(folder / "emitted.json", {"seed_tokens": prompt})
         self.golden = folder / "golden.json"

@@ -483,7 +483,7 @@ def test_pairs_locally(kit):
     gains = [composite(p)[2] for p in m["paired_legs"]]
     assert len(gains) == 2 and math.isclose(document["score"], min(gains), rel_tol=1e-12)
     assert m["checked_steps"] == 128  # base cases; --strict has the rest
-    assert json.loads(kit.integrity.read_text())["sandbox"] == "none"
+    assert json.loads(kit.integrity.read_text())["sandbox"] == "none (switched off)"
     assert local(kit, "--strict", "--quiet").returncode == 0
     assert json.loads(kit.score.read_text())["metrics"]["checked_steps"] > 128
 

@@ -334,7 +334,7 @@ def test_files_that_change_during_the_run(kit, path, name, category, code):
 
 
 def test_a_machine_that_others_use(kit):
-    kit.write_contract(quiet={"others_cpu_max": 1e-12, "wait_seconds": 0})
+    kit.write_contract(quiet={"others_cpu_max": 1e-12, "wait_seconds": 0, "window_seconds": 2})
     result = kit.run()
     m = kit.failed(result, "no_score", code=7, name="QUIESCENCE-TIMEOUT")
     assert "declined: contention" in result.stderr

@@ -242,7 +242,7 @@ def test_golden_with_a_stored_baseline(kit):
 
 
 @pytest.mark.parametrize("arguments, text", [
-    (["--mode", "official"], "the ranked path is not in this version"),
+    (["--mode", "official"], "OFFICIAL-SCORING-DISABLED-FOR-TRACK"),
     (["--mode", "ranked"], "--mode"),
     (["--cool-gate", "--no-cool-gate"], "exclude each other"),
     (["--mtp-depth", "2", "--candidate-spec", '{"mode":"serial"}'], "excludes"),
@@ -260,7 +260,9 @@ def test_golden_with_a_stored_baseline(kit):
     (["--baseline-prefill-spt", "1", "--baseline-decode-spt", "1"],
      "STORED-BASELINE-OVERRIDE-REFUSED"),
     (["--baseline-prefill-spt", "1"], "together"),
-    (["--baseline-workspace", "w", "--baseline-calibration", "c"], "not in this version"),
+    (["--golden", "another.json", "--baseline-workspace", "w"], "MULTIPLE-GOLDENS-WITHOUT-PAIRED-PATH"),
+    (["--baseline-workspace", "w", "--baseline-calibration", "c", "--prompt", "a", "--prompt", "b"],
+     "GOLDEN-COUNT-MISMATCH"),
     (["--capture-baseline", "b.json"], "not in this version"),
     (["--no-such-flag"], "--no-such-flag"), (["--strict", "--strict"], "--strict"),
 ])

@@ -30,6 +30,12 @@ struct official_golden {
 };
 
 struct official_options {
+    /* A participant's own rehearsal: the same pairs under a contract that may score nothing
+     * officially, with the rules of local runs (window and runtime of the mode, a sandbox where
+     * there can be one, no gate that refuses, base cases unless strict). */
+    bool local;
+    enum iterate_mode mode;       /* of a local one */
+    bool strict, cool_gate;       /* likewise */
     const char *engine, *weights; /* of the submission: relative to the working folder, its root */
     const char *drafter;          /* block decoding: likewise */
     const char *contract;
@@ -45,7 +51,7 @@ struct official_options {
     const char *candidate_spec;      /* SpecConfig as JSON; NULL: none. Excludes mtp_depth */
     int64_t mtp_depth;               /* 0: none */
     bool stored_baseline_given;      /* --baseline-*-spt: refused */
-    bool no_sandbox;                 /* refused: SandboxDisabled */
+    bool no_sandbox;                 /* refused in a ranked run: SandboxDisabled */
     const char *signing_key, *log;   /* evidence/; NULL: MLXFAST_SIGNING_KEY, no log */
     bool quiet;
 };

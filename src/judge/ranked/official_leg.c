@@ -42,7 +42,7 @@ static bool plan_sandbox(struct official *r, const struct official_tree *t, bool
     const char *const *trees = o->engine_trees;
     if (reference && !roots_engine_trees(t->workspace, trees, &r->arena, &trees, err))
         return false;
-    const struct sandbox_request request = {.mode = SANDBOX_OFFICIAL,
+    const struct sandbox_request request = {.mode = o->local ? SANDBOX_LOCAL : SANDBOX_OFFICIAL,
                                             .switched_off = o->no_sandbox,
                                             .reference_leg = reference,
                                             .engine = t->engine,
@@ -103,8 +103,8 @@ static bool run_in_tree(struct official *r, const struct official_tree *t, bool 
     plan->weights = t->weights;
     plan->resources = r->o->resources;
     plan->yarn_magnitude = r->contract->yarn_magnitude;
-    plan->withhold_text = true;
-    plan->silent = true; /* an engine's log is no part of a ranked run */
+    plan->withhold_text = !r->o->local;
+    plan->silent = !r->o->local || r->o->quiet; /* an engine's log is no part of a ranked run */
     plan->sandbox = &sandbox;
     plan->environment = resident != NULL ? resident_variables(resident) : NULL;
     r->machine_refused = r->engine_failed = false;
@@ -275,7 +275,7 @@ bool official_check_correctness(struct official *r, struct error *err)
     const struct gates_plan gates = {.golden = r->prompts[golden].golden,
                                      .steps = r->contract->correctness_steps,
                                      .vocab_size = r->contract->vocab_size,
-                                     .all = true,
+                                     .all = !r->o->local || r->o->strict,
                                      .quiet = r->o->quiet,
                                      .has_mismatch_gap = r->contract->has_mismatch_logit_gap,
                                      .mismatch_gap = r->contract->mismatch_logit_gap,

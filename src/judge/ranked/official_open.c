@@ -21,7 +21,8 @@ static bool check_contract(const struct official *r, struct error *err)
 {
     const struct contract *c = r->contract;
     const uint32_t goldens = r->o->golden_count > 0 ? (uint32_t)r->o->golden_count : 1;
-    if (!contract_require_official_scoring(c, err) || !contract_require_control_leg_rule(c, err))
+    if ((!r->o->local && !contract_require_official_scoring(c, err)) ||
+        !contract_require_control_leg_rule(c, err))
         return false;
     if (!c->scores_against_live_control_leg) {
         error_set(err, "CONTROL-LEG-UNDECLARED-FOR-TRACK",
@@ -75,11 +76,16 @@ static bool check_goldens(const struct official *r, struct error *err)
     return true;
 }
 
+bool official_is_local_iterate(const struct official *r)
+{
+    return r->o->local && r->o->mode == ITERATE_LOCAL_ITERATE;
+}
+
 bool official_open(struct official *r, struct error *err)
 {
     const struct official_options *o = r->o;
     const char *track, *skip = getenv("MLXFAST_BENCHMARK_SKIP_TIMED");
-    r->gates_only = skip != NULL && strcmp(skip, "1") == 0;
+    r->gates_only = !o->local && skip != NULL && strcmp(skip, "1") == 0;
     if (!contract_track_from_environment(&track, err) ||
         !contract_load(o->contract, track, &r->contract, err) || !check_contract(r, err) ||
         !check_goldens(r, err) || !check_environment(r, err) ||
@@ -87,17 +93,25 @@ bool official_open(struct official *r, struct error *err)
         !semantic_judge_from_environment(&r->semantic, err))
         return false;
     contract_paired_rule(r->contract, &r->rule);
-    return seal_check(o->score_path, false, err) &&
-           evidence_ready(evidence_key_of(o->signing_key), evidence_log_of(o->log), err);
+    return seal_check(o->score_path, official_is_local_iterate(r), err) &&
+           (o->local ||
+            evidence_ready(evidence_key_of(o->signing_key), evidence_log_of(o->log), err));
 }
 
 /* ---- goldens ---- */
+
+static int64_t decode_steps(const struct official *r)
+{
+    return r->o->local && r->o->mode == ITERATE_LOCAL_SUBMIT
+               ? r->contract->local_submit_benchmark_decode_steps
+               : r->contract->benchmark_decode_steps;
+}
 
 static bool load_golden(struct official *r, const char *path, const char *pin, uint64_t pin_bytes,
                         struct golden **out, struct error *err)
 {
     const struct contract *c = r->contract;
-    const int64_t window = c->benchmark_decode_steps + 1;
+    const int64_t window = decode_steps(r) + 1;
     const struct golden_rules rules = {
         .required_steps = window > c->correctness_steps ? window : c->correctness_steps,
         .required_prompt_tokens = c->seed_tokens,
@@ -134,7 +148,7 @@ static bool load_control(struct official *r, const struct official_golden *g,
 static bool load_prompt(struct official *r, const struct official_golden *g,
                         struct official_prompt *p, struct error *err)
 {
-    const int64_t steps = r->contract->benchmark_decode_steps;
+    const int64_t steps = decode_steps(r);
     if (!load_golden(r, g->path, g->pin_sha256, g->pin_bytes, &p->golden, err) ||
         !load_control(r, g, p, err) || !measure_find_oracle(p->golden, steps, &p->oracle, err) ||
         !measure_find_oracle(p->control, steps, &p->control_oracle, err))
