@@ -10,9 +10,11 @@
 #include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 struct client {
@@ -20,7 +22,9 @@ struct client {
     struct arena session; /* the hello and what lives as long */
     struct arena reply_arena;
     struct child *child;
-    pid_t engine_pid; /* not the child's where a sandbox stands between */
+    pid_t engine_pid;  /* not the child's where a sandbox stands between */
+    int engine_handle; /* of that process, where it may be stopped; else -1 */
+    bool frozen;
     struct launch_log *log;
     struct buffer line;
     struct wire_response hello, reply;
@@ -271,6 +275,7 @@ bool client_start(const struct client_options *o, struct client **out, struct er
     struct client *c = memory_alloc(sizeof *c);
     *out = NULL;
     c->options = *o;
+    c->engine_handle = -1;
     if (c->options.hello_seconds == 0)
         c->options.hello_seconds = 600;
     if (c->options.reply_seconds == 0)
@@ -308,7 +313,29 @@ bool client_start(const struct client_options *o, struct client **out, struct er
         return false;
     }
     c->engine_pid = plan->active ? sandbox_engine_pid(child_pid(c->child)) : child_pid(c->child);
+    if (plan->active && c->engine_pid > 1)
+        c->engine_handle = (int)syscall(SYS_pidfd_open, c->engine_pid, 0);
     return true;
+}
+
+static void signal_engine(const struct client *c, int signal)
+{
+    syscall(SYS_pidfd_send_signal, c->engine_handle, signal, NULL, 0);
+}
+
+void client_freeze(struct client *c)
+{
+    if (c->engine_handle < 0 || c->frozen)
+        return;
+    c->frozen = true;
+    signal_engine(c, SIGSTOP);
+}
+
+void client_thaw(struct client *c)
+{
+    if (c->frozen)
+        signal_engine(c, SIGCONT);
+    c->frozen = false;
 }
 
 const struct wire_response *client_hello(const struct client *c)
@@ -537,6 +564,7 @@ bool client_call(struct client *c, struct wire_request *request, double deadline
     if (c->discarded)
         return error_set(err, "SessionDiscarded", "the session ended with an earlier failure");
     release_reply(c);
+    client_thaw(c);
     if (interrupt_requested()) {
         client_discard(c);
         return error_set(err, "Interrupted", "interrupted before %s", request->kind.text);
@@ -651,6 +679,7 @@ void client_end(struct client *c)
 {
     if (c->child == NULL || c->wait_status[0] != '\0')
         return;
+    client_thaw(c);
     /* An engine that has already failed gets no time to tidy up. */
     const char *status = child_end(c->child, c->discarded ? 0 : GRACE_END_MS);
     text_copy(c->wait_status, sizeof c->wait_status, status);
@@ -661,6 +690,8 @@ void client_free(struct client *c)
     if (c == NULL)
         return;
     client_end(c);
+    if (c->engine_handle >= 0)
+        close(c->engine_handle);
     release_reply(c);
     if (c->has_hello)
         wire_response_free(&c->hello);

@@ -82,6 +82,12 @@ bool client_arm_run_deadline(struct client *c, uint64_t count, double ceiling_se
                              struct error *err);
 void client_disarm_run_deadline(struct client *c);
 
+/* Between phases a sandboxed engine stands still: neither does it work ahead, nor does it keep the
+ * machine busy. Nothing where there is no sandbox: an engine that is stopped when its judge is
+ * killed would stay. Every request thaws. */
+void client_freeze(struct client *c);
+void client_thaw(struct client *c);
+
 /* Throws the session away: the reason is the caller's (a wrong token). */
 void client_discard(struct client *c);
 

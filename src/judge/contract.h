@@ -87,6 +87,11 @@ struct contract {
     bool has_near_tie_gap;
     double near_tie_relative_gap;
 
+    /* A key of ours: how much longer than its timed prefill the prefill of a candidate's decode
+     * seed may take, which is not scored; not declared: COMBINE_SEED_WINDOW_TOLERANCE. */
+    bool has_seed_window_tolerance;
+    double seed_window_tolerance;
+
     /* A key of ours. When declared, every teacher-forced mismatch must be near: the expected token
      * within this many logits of the top one, as found in trustworthy top logits; else the case
      * fails, even inside the mismatch tolerance. 0: only an exact tie is near. */

@@ -19,6 +19,7 @@ static const char *const read_keys[] = {
     "paired_flow_retired",
     "timed_token_tolerance_per_thousand",
     "timed_token_near_tie_relative_gap",
+    "seed_window_tolerance",
     "mismatch_logit_gap",
     "semantic_min_pass",
     "decode_speedup_floor",

@@ -11,6 +11,7 @@
 #include "judge/gates.h"
 #include "judge/measure.h"
 #include "judge/ranked/calibration.h"
+#include "judge/ranked/combine.h"
 #include "judge/score.h"
 
 #include <inttypes.h>
@@ -223,6 +224,16 @@ static void explain_timed_tokens(const struct page *p, const struct contract *c)
                   c->near_tie_relative_gap);
 }
 
+/* Of a run with a live control leg. */
+static void explain_seed_window(const struct page *p, const struct contract *c)
+{
+    page_item(
+        p,
+        "What comes before the decode window is not scored: the prefill of the decode seed may "
+        "take %.10g of it longer than the same leg's timed prefill, else `seed window failed`.",
+        c->has_seed_window_tolerance ? c->seed_window_tolerance : COMBINE_SEED_WINDOW_TOLERANCE);
+}
+
 static void explain_blocks(const struct page *p, const struct contract *c)
 {
     const struct contract_block_decode *b = &c->block_decode;
@@ -412,6 +423,8 @@ static void explain_denominator(const struct page *p, const struct contract *c)
                   "in the same job just before the candidate. Its tokens must be exact: "
                   "`SERIAL-CONTROL-LEG-FAILED`.");
         explain_control_band(p, c);
+        if (!c->has_block_decode)
+            explain_seed_window(p, c);
         contract_require_capture(c, &err);
         page_item(p,
                   "Nothing stored may stand in for it: `STORED-BASELINE-OVERRIDE-REFUSED`, `%s`.",

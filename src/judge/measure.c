@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <sys/random.h>
 
 static bool same_tokens(const struct golden_tokens *a, const struct golden_tokens *b)
 {
@@ -53,14 +54,32 @@ static bool expect_token(struct client *c, struct measure_result *m, const char 
                      label, step);
 }
 
-/* Warm-up runs on the prompt read backwards: as long as the timed one and as hard, but of no use
- * to an engine that remembers what it was asked. */
-static struct wire_tokens reversed(struct arena *a, const struct golden_tokens *prompt)
+bool measure_shuffle(struct arena *a, const int64_t *items, size_t count, struct wire_tokens *out,
+                     struct error *err)
 {
-    int64_t *items = arena_array(a, prompt->count, sizeof *items);
-    for (size_t i = 0; i < prompt->count; i++)
-        items[i] = prompt->items[prompt->count - 1 - i];
-    return client_tokens(items, prompt->count);
+    uint64_t state;
+    if (getrandom(&state, sizeof state, 0) != (ssize_t)sizeof state)
+        return error_errno(err, NULL, "the kernel gave no random number");
+    int64_t *mixed = arena_array(a, count, sizeof *mixed);
+    for (size_t i = 0; i < count; i++) {
+        /* splitmix64: nobody who sees the result but not the seed can undo it. */
+        uint64_t x = (state += 0x9e3779b97f4a7c15u);
+        x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+        x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+        const size_t at = (size_t)((x ^ (x >> 31)) % (i + 1));
+        mixed[i] = mixed[at];
+        mixed[at] = items[i];
+    }
+    *out = client_tokens(mixed, count);
+    return true;
+}
+
+/* Warm-up runs on the prompt in another order: as long as the timed one and as hard, and what the
+ * engine makes of it is of no use to it later. Backwards would not do: that can be undone. */
+static bool shuffled(struct arena *a, const struct golden_tokens *prompt, struct wire_tokens *out,
+                     struct error *err)
+{
+    return measure_shuffle(a, prompt->items, prompt->count, out, err);
 }
 
 static bool run_prefill(struct client *c, struct wire_tokens prompt, int64_t *token,
@@ -101,27 +120,37 @@ static bool warm_up(struct client *c, const struct measure_plan *plan, struct ar
     progress_begin(&p, "warm-up", "passes", (uint64_t)plan->warmup_runs + 1);
     int64_t token;
     double seconds;
-    bool ok = true;
+    struct wire_tokens prompt, seed;
+    bool ok = shuffled(a, &plan->oracle.prefill_prompt, &prompt, err) &&
+              shuffled(a, &plan->oracle.decode_seed, &seed, err);
     for (int64_t i = 0; ok && i < plan->warmup_runs; i++) {
-        ok = run_prefill(c, reversed(a, &plan->oracle.prefill_prompt), &token, &seconds, err);
+        ok = run_prefill(c, prompt, &token, &seconds, err);
         progress_update(&p, (uint64_t)i + 1);
     }
     if (ok && plan->warmup_runs > 0)
         ok = client_barrier(c, -1, NULL, err);
-    struct wire_request begin = free_begin_request(plan, reversed(a, &plan->oracle.decode_seed));
     struct wire_request run = free_run_request(MEASURE_WARMUP_DECODE_TOKENS);
     const struct wire_response *r;
-    ok = ok && client_call(c, &begin, 0, NULL, NULL, err) &&
-         client_call(c, &run, 0, &r, NULL, err) &&
+    if (!ok)
+        return false;
+    struct wire_request begin = free_begin_request(plan, seed);
+    ok = client_call(c, &begin, 0, NULL, NULL, err) && client_call(c, &run, 0, &r, NULL, err) &&
          client_barrier(c, (int64_t)r->acceptance_lengths.count + 1, NULL, err);
     progress_update(&p, (uint64_t)plan->warmup_runs + (ok ? 1 : 0));
     progress_end(&p);
     return ok;
 }
 
-static bool watch_before(const struct measure_plan *plan, const char *phase, struct error *err)
+/* What the engine could do meanwhile it could do for nothing: it stands still. */
+static bool watch_before(struct client *c, const struct measure_plan *plan, const char *phase,
+                         struct error *err)
 {
-    return plan->watch == NULL || plan->watch->before(plan->watch->context, phase, err);
+    if (plan->watch == NULL)
+        return true;
+    client_freeze(c);
+    const bool ok = plan->watch->before(plan->watch->context, phase, err);
+    client_thaw(c);
+    return ok;
 }
 
 static bool watch_after(const struct measure_plan *plan, const char *phase, struct error *err)
@@ -145,8 +174,12 @@ static bool time_prefill(struct client *c, const struct measure_plan *plan,
         progress_update(&p, prompt->count * (uint64_t)(i + 1));
     }
     progress_end(&p);
+    const int64_t answered = clock_now_ns();
     if (!ok || !client_barrier(c, -1, NULL, err))
         return false;
+    if (plan->watch != NULL)
+        client_freeze(c); /* until the next phase is asked for */
+    m->prefill_barrier_seconds = clock_seconds(answered);
     m->prefill_seconds = stats_median(seconds, MEASURE_PREFILL_PASSES);
     m->prefill_seconds_per_token = m->prefill_seconds / (double)prompt->count;
     return true;
@@ -231,9 +264,9 @@ bool measure_run(struct client *c, const struct measure_plan *plan, struct arena
 {
     *m = (struct measure_result){.first_different = -1};
     const struct measure_oracle *o = &plan->oracle;
-    if (!warm_up(c, plan, a, err) || !watch_before(plan, "prefill", err) ||
+    if (!warm_up(c, plan, a, err) || !watch_before(c, plan, "prefill", err) ||
         !time_prefill(c, plan, m, err) || !watch_after(plan, "prefill", err) ||
-        !watch_before(plan, "decode", err))
+        !watch_before(c, plan, "decode", err))
         return false;
     struct progress p = {.quiet = plan->quiet};
     progress_begin(&p, "decode", "tokens", (uint64_t)o->steps);

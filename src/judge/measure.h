@@ -57,6 +57,7 @@ struct token_mismatch {
 struct measure_result {
     bool timed; /* the whole window was measured and every token was right */
     double prefill_seconds, prefill_seconds_per_token;
+    double prefill_barrier_seconds; /* from the prefill's answer to that of its barrier */
     double seed_window_seconds, seed_window_seconds_per_token;
     double decode_window_seconds, decode_seconds_per_token;
     int64_t decode_tokens;
@@ -78,6 +79,10 @@ struct measure_result {
     struct wire_expert_stats expert_stats; /* of the decode window's barrier */
     uint64_t resident_bytes;               /* of the engine after the window */
 };
+
+/* The tokens in an order that the kernel's random source draws, in the arena: for warm-ups. */
+bool measure_shuffle(struct arena *a, const int64_t *items, size_t count, struct wire_tokens *out,
+                     struct error *err);
 
 bool measure_run(struct client *c, const struct measure_plan *plan, struct arena *a,
                  struct measure_result *out, struct error *err);

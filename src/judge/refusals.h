@@ -363,6 +363,7 @@
       "MLXFAST_LOCAL_COOL_GATE=0 would turn the gates of a ranked run off.")                       \
     X("TELEMETRY-THROTTLED",                                                                       \
       "The machine was slowed down during a timed phase: its clock fell or it said so.")           \
+    X("TELEMETRY-CONTENDED", "Declined: contention. Others were at work during a timed phase.")    \
     X("TELEMETRY-MISSING", "No steady clock was read in a timed phase that must show one.")
 
 #define JUDGE_REFUSALS(X)                                                                          \

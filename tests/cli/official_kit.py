@@ -16,7 +16,7 @@ STATISTICS = {"null_pairs": 1, "max_pairs": 2, "half_width": 0, "confidence": 0.
 # Python engines are slow and not even: a floor that any run clears, so that no test is about speed.
 ARMED = {"official_scoring_enabled": True, "decode_speedup_floor": 1e-6, "prefill_speedup_floor": 1e-6,
          "quiet": QUIET, "statistics": STATISTICS, "scored_batch_size": 1, "prefill_gain_exponent": 0.25,
-         "decode_gain_exponent": 0.75}
+         "decode_gain_exponent": 0.75, "seed_window_tolerance": 1e6}
 BOX = "test-box"
 
 

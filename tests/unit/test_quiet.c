@@ -124,6 +124,30 @@ static void expect_contention(struct machine *m, struct quiet *q, const char *wh
     assert_true(quiet_after(q, &err)); /* none is due */
 }
 
+/* Who fails rather than rejects a pair: two ranked runs that passed their gates together. */
+static void test_a_neighbour_during_the_phase(void **state)
+{
+    struct machine *m = *state;
+    struct quiet_rules rules = quiet_rules_default(NULL);
+    struct error err = {0};
+    put_sensor(m, 41);
+    struct quiet *q = open_quiet(m, &rules, true);
+    assert_true(quiet_before(q, &first, &err));
+    m->others_rate = 0.5;
+    for (int i = 0; i < 12; i++)
+        machine_pass(m, 5);
+    assert_false(quiet_after_alone(q, &err));
+    assert_string_equal(err.name, "TELEMETRY-CONTENDED");
+    assert_non_null(strstr(err.message, "others took 0.50 processors"));
+    err = (struct error){0};
+    assert_true(quiet_after_alone(q, &err)); /* none is due */
+    m->others_rate = 0.24;
+    assert_true(quiet_before(q, &first, &err));
+    machine_pass(m, 5);
+    assert_true(quiet_after_alone(q, &err));
+    quiet_close(q);
+}
+
 /* The same machine with a neighbour, while our own load hides nothing of him. */
 static void test_a_neighbour_is_declined(void **state)
 {
@@ -636,6 +660,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_a_quiet_phase),
         TEST(test_own_legs_are_told_apart),
+        TEST(test_a_neighbour_during_the_phase),
         TEST(test_a_neighbour_is_declined),
         TEST(test_a_neighbour_who_left),
         TEST(test_own_unrest),

@@ -28,7 +28,7 @@ static struct contract rules(void)
 
 static struct ranked_pair pair_of(double control, double candidate)
 {
-    return (struct ranked_pair){.control = {1, control, 1}, .candidate = {1, candidate, 1}};
+    return (struct ranked_pair){.control = {1, control, 1, 0}, .candidate = {1, candidate, 1, 0}};
 }
 
 /* ---- what pairs come to ---- */
@@ -81,6 +81,65 @@ static void mean_of_pairs(void **state)
     assert_true(out.gains.decode == (2.0 + 1.0 + 4.0) / 3);
     assert_true(out.control.decode == 3 && fabs(out.candidate.decode - 5.0 / 3) < 1e-15);
     assert_true(fabs(out.score - (pow(2, 0.75) + 1 + pow(4, 0.75)) / 3) < 1e-12);
+    assert_null(out.error);
+}
+
+/* A leg of 512 tokens at 30 us and 1024 at 140 us, with a seed that takes `seed` times as long. */
+static struct ranked_pair window_pair(double prefill, double seed, double barrier)
+{
+    return (struct ranked_pair){.number = 1,
+                                .control = {30e-6, 140e-6, 30e-6, 0.001},
+                                .candidate = {30e-6 * prefill, 140e-6, 30e-6 * seed, barrier}};
+}
+
+/* What is not scored may not hold work: neither the seed's prefill nor the barrier before it. */
+static void untimed_work(void **state)
+{
+    (void)state;
+    struct contract c = rules();
+    c.seed_tokens = 512;
+    c.benchmark_decode_steps = 1024;
+    c.prefill_speedup_floor = c.decode_speedup_floor = 0.1;
+    const struct {
+        double prefill, seed, barrier;
+        bool fails;
+    } cases[] = {{1, 1, 0.001, false},   {0.5, 0.5, 0.001, false}, /* faster, and evenly so */
+                 {1, 1.4, 0.001, false}, /* 2.3 ms beyond a quarter: within 2 ms and its quarter */
+                 {1, 1.45, 0.001, true}, /* a few tokens decoded in the seed's request */
+                 {1, 10, 0.001, true},   /* all of them */
+                 {0.5, 1, 0.001, true},  /* half the prompt left out where it is timed */
+                 {1, 1, 0.0034, false},  /* a barrier with something to do */
+                 {1, 1, 0.0036, true}};  /* and one with decoding in it */
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct combined out;
+        struct ranked_pair pairs[3];
+        for (int k = 0; k < 3; k++)
+            pairs[k] = window_pair(cases[i].prefill, cases[i].seed, cases[i].barrier);
+        combine_pairs(&c, pairs, 3, &out);
+        assert_true((out.error != NULL) == cases[i].fails);
+        if (!cases[i].fails)
+            continue;
+        assert_string_equal(out.error, "seed window failed");
+        /* One pair of three is a hiccup; the lower median would not be its own. The mean would. */
+        pairs[0] = pairs[1] = window_pair(1, 1, 0.001);
+        combine_pairs(&c, pairs, 3, &out);
+        assert_null(out.error);
+        c.combine_mean = true;
+        combine_pairs(&c, pairs, 3, &out);
+        assert_string_equal(out.error, "seed window failed");
+        c.combine_mean = false;
+        c.has_seed_window_tolerance = true; /* the contract's own */
+        c.seed_window_tolerance = 100;
+        pairs[0] = pairs[1] = pairs[2];
+        combine_pairs(&c, pairs, 3, &out);
+        assert_null(out.error);
+        c.has_seed_window_tolerance = false;
+    }
+    /* A machine on which the control's own seed takes longer than its prefill. */
+    struct ranked_pair p = window_pair(1, 2, 0.001);
+    struct combined out;
+    p.control.seed_prefill_window *= 2;
+    combine_pairs(&c, &p, 1, &out);
     assert_null(out.error);
 }
 
@@ -184,7 +243,7 @@ static bool scripted(void *context, const struct ranked_slot *slot, struct pair_
     s->roles[s->legs] = "CXab"[slot->role];
     s->goldens[s->legs++] = slot->golden;
     const double t = slot->role == RANKED_CANDIDATE ? s->slower : 1;
-    *out = (struct pair_times){0.001 * t * off, 0.01 * t * off, 0.001};
+    *out = (struct pair_times){0.001 * t * off, 0.01 * t * off, 0.001, 0};
     return true;
 }
 
@@ -393,19 +452,13 @@ static void sealed_pairs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gains_by_hand),
-        cmocka_unit_test(lower_median_of_pairs),
-        cmocka_unit_test(mean_of_pairs),
-        cmocka_unit_test(floors),
-        cmocka_unit_test(fast_side_of_bands),
-        cmocka_unit_test(schedules),
-        cmocka_unit_test(identical_trees_score_one),
-        cmocka_unit_test(slower_trees),
-        cmocka_unit_test(sequential),
-        cmocka_unit_test(failing_leg),
-        cmocka_unit_test(alternating),
-        cmocka_unit_test(replayed_positions),
-        cmocka_unit_test(replayed_windows),
+        cmocka_unit_test(gains_by_hand),      cmocka_unit_test(lower_median_of_pairs),
+        cmocka_unit_test(mean_of_pairs),      cmocka_unit_test(floors),
+        cmocka_unit_test(untimed_work),       cmocka_unit_test(fast_side_of_bands),
+        cmocka_unit_test(schedules),          cmocka_unit_test(identical_trees_score_one),
+        cmocka_unit_test(slower_trees),       cmocka_unit_test(sequential),
+        cmocka_unit_test(failing_leg),        cmocka_unit_test(alternating),
+        cmocka_unit_test(replayed_positions), cmocka_unit_test(replayed_windows),
         cmocka_unit_test(sealed_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

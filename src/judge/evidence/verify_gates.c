@@ -43,6 +43,8 @@ static const char *broken(const json_t *record, const struct quiet_rules *r)
         return "the temperature is above the limit";
     if (json_is_true(json_object_get(seen, "throttled")))
         return "the clocks were throttled";
+    if (is_number_at(seen, "others_cpu") && verify_number(seen, "others_cpu") >= r->others_cpu_max)
+        return "others were at work during the phase";
     return NULL;
 }
 

@@ -22,9 +22,13 @@ static bool read_pair(const json_t *record, size_t index, struct ranked_pair *ou
     *out = (struct ranked_pair){
         .number = (int)index + 1,
         .control = {.prefill = verify_number(record, "control_prefill_seconds_per_token"),
-                    .decode = verify_number(record, "control_decode_seconds_per_token")},
+                    .decode = verify_number(record, "control_decode_seconds_per_token"),
+                    .seed_prefill_window =
+                        verify_number(record, "control_seed_prefill_window_seconds_per_token")},
         .candidate = {.prefill = verify_number(record, "candidate_prefill_seconds_per_token"),
-                      .decode = verify_number(record, "candidate_decode_seconds_per_token")}};
+                      .decode = verify_number(record, "candidate_decode_seconds_per_token"),
+                      .seed_prefill_window = verify_number(
+                          record, "candidate_seed_prefill_window_seconds_per_token")}};
     text_copy(out->prompt_sha256, sizeof out->prompt_sha256, verify_text(record, "prompt_sha256"));
     return json_integer_value(json_object_get(record, "pair")) == (json_int_t)index + 1;
 }

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "judge/client.h"
 #include "judge/cohort.h"
+#include "judge/measure.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -68,33 +69,32 @@ static struct wire_tokens seed_of(const struct job_prompt *m)
     return client_tokens(m->seed, m->seed_count);
 }
 
-/* As long and as hard as the timed seed, and of no use to an engine that remembers. */
-static struct wire_tokens reversed(struct arena *a, const struct job_prompt *m)
+/* For the warm-up as long and as hard, and of no use to an engine that remembers. */
+static bool choose_seed(struct leg *l, const struct job_prompt *m, bool warm_up,
+                        struct wire_tokens *out)
 {
-    int64_t *items = arena_array(a, m->seed_count, sizeof *items);
-    for (size_t i = 0; i < m->seed_count; i++)
-        items[i] = m->seed[m->seed_count - 1 - i];
-    return client_tokens(items, m->seed_count);
+    *out = seed_of(m);
+    return !warm_up || measure_shuffle(l->a, m->seed, m->seed_count, out, l->err);
 }
 
-static struct wire_request begin_request(struct leg *l, bool warm_up)
+static bool begin_request(struct leg *l, bool warm_up, struct wire_request *out)
 {
     const struct job_leg_plan *p = l->p;
     struct wire_request q = client_request(
         p->series == JOB_TEACHER_FORCED ? WIRE_KIND_decode_begin : WIRE_KIND_free_decode_begin);
     if (p->engine->spec != NULL)
         q.spec = *p->engine->spec;
-    if (p->series != JOB_COHORT_RUN) {
-        q.seed_tokens = warm_up ? reversed(l->a, p->members[0]) : seed_of(p->members[0]);
-        return q;
-    }
+    *out = q;
+    if (p->series != JOB_COHORT_RUN)
+        return choose_seed(l, p->members[0], warm_up, &out->seed_tokens);
     struct wire_tokens *seeds = arena_array(l->a, p->streams, sizeof *seeds);
     for (size_t s = 0; s < p->streams; s++)
-        seeds[s] = warm_up ? reversed(l->a, p->members[s]) : seed_of(p->members[s]);
-    q.seed_tokens_by_stream =
+        if (!choose_seed(l, p->members[s], warm_up, &seeds[s]))
+            return false;
+    out->seed_tokens_by_stream =
         (struct wire_token_lists){.present = true, .count = p->streams, .items = seeds};
-    q.batch_size = (struct wire_u32){.present = true, .value = (uint32_t)p->streams};
-    return q;
+    out->batch_size = (struct wire_u32){.present = true, .value = (uint32_t)p->streams};
+    return true;
 }
 
 static struct wire_request run_request(const struct leg *l, int64_t count)
@@ -182,7 +182,9 @@ static void keep_windows(struct leg *l, const struct edges *e)
 static bool teacher_forced(struct leg *l, struct edges *e)
 {
     struct client *c = l->client;
-    struct wire_request q = begin_request(l, false);
+    struct wire_request q;
+    if (!begin_request(l, false, &q))
+        return false;
     const struct wire_response *r;
     e->opened_ns = clock_now_ns();
     if (!client_call(c, &q, 0, &r, NULL, l->err))
@@ -207,8 +209,10 @@ static bool teacher_forced(struct leg *l, struct edges *e)
 static bool free_run(struct leg *l, struct edges *e)
 {
     struct client *c = l->client;
-    struct wire_request begin = begin_request(l, false), run = run_request(l, l->p->steps);
+    struct wire_request begin, run = run_request(l, l->p->steps);
     const struct wire_response *r;
+    if (!begin_request(l, false, &begin))
+        return false;
     e->opened_ns = clock_now_ns();
     if (!client_call(c, &begin, 0, &r, NULL, l->err))
         return false;
@@ -261,8 +265,10 @@ static void keep_committed(struct leg *l, const struct wire_response *run, struc
 static bool cohort_run(struct leg *l, struct edges *e, struct cohort_run *k)
 {
     struct client *c = l->client;
-    struct wire_request begin = begin_request(l, false), run = run_request(l, l->p->steps);
+    struct wire_request begin, run = run_request(l, l->p->steps);
     const struct wire_response *r;
+    if (!begin_request(l, false, &begin))
+        return false;
     e->opened_ns = clock_now_ns();
     if (!client_call(c, &begin, 0, &r, NULL, l->err))
         return false;
@@ -376,9 +382,9 @@ static bool replay(struct leg *l, const struct cohort_run *k, json_t *seal)
 static bool warm_up(struct leg *l)
 {
     struct client *c = l->client;
-    struct wire_request q = begin_request(l, true);
+    struct wire_request q;
     const struct wire_response *r;
-    if (!client_call(c, &q, 0, &r, NULL, l->err))
+    if (!begin_request(l, true, &q) || !client_call(c, &q, 0, &r, NULL, l->err))
         return false;
     if (l->p->series == JOB_TEACHER_FORCED) {
         int64_t token = r->seed_token.value;

@@ -339,6 +339,20 @@ bool quiet_last_was_contended(const struct quiet *q)
     return q->contended;
 }
 
+bool quiet_after_alone(struct quiet *q, struct error *err)
+{
+    const bool running = q->running;
+    if (!quiet_after(q, err))
+        return false;
+    if (!running || !q->ranked || !q->contended)
+        return true;
+    const json_t *seen = json_object_get(json_object_get(q->point, "telemetry"), "others_cpu");
+    return error_set(err, "TELEMETRY-CONTENDED",
+                     "declined: contention: others took %.2f processors during the phase, the "
+                     "limit is %.2f",
+                     json_number_value(seen), q->rules.others_cpu_max);
+}
+
 json_t *quiet_records(const struct quiet *q)
 {
     return json_deep_copy(q->records);

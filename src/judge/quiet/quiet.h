@@ -61,6 +61,8 @@ bool quiet_after(struct quiet *q, struct error *err);
  * whole machine and its host, took others_cpu_max or more while it ran. */
 bool quiet_last_was_throttled(const struct quiet *q);
 bool quiet_last_was_contended(const struct quiet *q);
+/* For callers that fail: quiet_after, and contention is an error as well, TELEMETRY-CONTENDED. */
+bool quiet_after_alone(struct quiet *q, struct error *err);
 
 /* metrics.gates: every point so far, in run order; a new reference. */
 json_t *quiet_records(const struct quiet *q);

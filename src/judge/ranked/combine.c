@@ -85,6 +85,46 @@ static void check_bands(const struct contract *c, struct combined *out)
     }
 }
 
+/* Seconds that the candidate had for itself before its decode window, beyond what is let through.
+ */
+static double untimed_excess(const struct contract *c, const struct ranked_pair *p)
+{
+    const double prompt = (double)c->seed_tokens, steps = (double)c->benchmark_decode_steps;
+    const double more =
+        c->has_seed_window_tolerance ? c->seed_window_tolerance : COMBINE_SEED_WINDOW_TOLERANCE;
+    const double own = fmax(1, p->control.seed_prefill_window / p->control.prefill);
+    const double seed =
+        prompt * (p->candidate.seed_prefill_window - p->candidate.prefill * own * (1 + more));
+    const double barrier = p->candidate.barrier - p->control.barrier;
+    return fmax(0, seed) + fmax(0, barrier) -
+           fmax(COMBINE_UNTIMED_SECONDS, COMBINE_UNTIMED_DECODE * p->candidate.decode * steps) *
+               (1 + more);
+}
+
+static void check_seed_window(const struct contract *c, const struct ranked_pair *pairs,
+                              size_t count, struct combined *out)
+{
+    const struct ranked_pair *worst = NULL;
+    size_t over = 0;
+    double most = 0;
+    for (size_t i = 0; i < count; i++) {
+        const double excess = untimed_excess(c, &pairs[i]);
+        over += excess > 0;
+        if (excess > most) {
+            most = excess;
+            worst = &pairs[i];
+        }
+    }
+    if (out->error != NULL || worst == NULL || (!c->combine_mean && 2 * over <= count))
+        return;
+    out->error = "seed window failed";
+    snprintf(out->text, sizeof out->text,
+             "in pair %d the candidate took %.6f s longer before its decode window than its timed "
+             "prefill and the control leg let expect: work of the decoding, or a prefill that is "
+             "cut short where it is timed",
+             worst->number, most);
+}
+
 static struct pair_times times_mean(const struct ranked_pair *pairs, size_t count, bool control)
 {
     struct pair_times sum = {0};
@@ -95,7 +135,9 @@ static struct pair_times times_mean(const struct ranked_pair *pairs, size_t coun
         sum.seed_prefill_window += t->seed_prefill_window;
     }
     const double n = (double)count;
-    return (struct pair_times){sum.prefill / n, sum.decode / n, sum.seed_prefill_window / n};
+    return (struct pair_times){.prefill = sum.prefill / n,
+                               .decode = sum.decode / n,
+                               .seed_prefill_window = sum.seed_prefill_window / n};
 }
 
 static void take_means(const struct contract *c, const struct ranked_pair *pairs, size_t count,
@@ -138,6 +180,7 @@ void combine_pairs(const struct contract *c, const struct ranked_pair *pairs, si
     if (!c->combine_mean)
         check_floors(c, &out->gains, out);
     check_bands(c, out);
+    check_seed_window(c, pairs, count, out);
 }
 
 static void set_real(json_t *o, const char *key, double value)

@@ -29,7 +29,7 @@ static bool after(void *context, const char *phase, struct error *err)
 {
     struct official *r = context;
     (void)phase;
-    r->machine_refused = !quiet_after(r->quiet, err);
+    r->machine_refused = !quiet_after_alone(r->quiet, err);
     return !r->machine_refused;
 }
 
@@ -160,7 +160,8 @@ static void take_times(const struct measure_result *m, struct pair_times *out)
 {
     *out = (struct pair_times){.prefill = m->prefill_seconds_per_token,
                                .decode = m->decode_seconds_per_token,
-                               .seed_prefill_window = m->seed_window_seconds_per_token};
+                               .seed_prefill_window = m->seed_window_seconds_per_token,
+                               .barrier = m->prefill_barrier_seconds};
 }
 
 static void take_candidate(struct official *r, const struct leg_result *leg)

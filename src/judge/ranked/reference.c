@@ -145,7 +145,7 @@ static bool after(void *context, const char *phase, struct error *err)
 {
     const struct watched *w = context;
     (void)phase; /* the one that was begun */
-    return quiet_after(w->r->quiet, err);
+    return quiet_after_alone(w->r->quiet, err);
 }
 
 static bool check_serial(const struct leg_result *leg, struct error *err)
