@@ -107,6 +107,10 @@ $(BUILD)/src/engine/compute/%.o $(BUILD)/src/engine/transform/synth_fill.o: OPT 
 # Nothing else of a slowed build differs.
 $(BUILD)/src/engine/serve/%.o $(BUILD)/src/programs/bench-worker.o: CFLAGS += $(if $(SLOWED),-DSLOWED_PER_THOUSAND=$(SLOWED))
 $(BUILD)/src/judge/%.o: CFLAGS += $(SECCOMP_CFLAGS)
+# What made a folder of weights: docs/transform.md.
+TRANSFORM_SOURCES := $(sort $(shell find src/base src/engine/checkpoint src/engine/model src/engine/transform -name '*.[ch]'))
+$(BUILD)/src/engine/transform/source_digest.o: $(TRANSFORM_SOURCES)
+$(BUILD)/src/engine/transform/source_digest.o: CFLAGS += -DTRANSFORM_SOURCE_SHA256='"$(shell sha256sum $(TRANSFORM_SOURCES) | sha256sum | cut -c1-64)"'
 
 $(BUILD)/src/judge/page/assets.o $(BUILD)/fuzz/obj/src/judge/page/assets.o: src/judge/page/page.css src/judge/page/page.js
 

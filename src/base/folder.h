@@ -15,18 +15,23 @@ struct folder_build {
     const char *out;       /* without slashes at its end */
     const char *parent;    /* the folder it will lie in */
     const char *temporary; /* "<out>.tmp.<pid>": files are made in here */
+    bool scratch;          /* never to be put in place: nothing is brought to the disk */
+    int lock;              /* while it is made: 1 + a descriptor of it, locked; 0: none */
 };
 
-/* Names the places and refuses what stands in the way; makes nothing yet. Errors: OUT-EXISTS
+/* Names the places and refuses what stands in the way; makes nothing yet. What a run that was
+ * killed left under such a temporary name is removed: its lock is free. Errors: OUT-EXISTS
  * (whatever it is; it is left alone), IO (no such parent, or it may not be written to). */
 bool folder_plan(struct arena *a, const char *out, struct folder_build *b, struct error *err);
 /* Whether the file system of the parent has room for so many bytes. Error NO-SPACE. */
 bool folder_check_space(const struct folder_build *b, uint64_t bytes, struct error *err);
 bool folder_begin(struct folder_build *b, struct error *err);
-/* A file of the folder, made anew. path lives in the build's arena. */
+/* A file of the folder, made anew. path lives in the build's arena. A name may have folders before
+ * it; they are made. */
 struct folder_file {
     int fd;
     const char *path;
+    bool scratch;
 };
 bool folder_create_file(const struct folder_build *b, const char *name, struct folder_file *f,
                         struct error *err);
@@ -40,7 +45,7 @@ bool folder_close_file(struct folder_file *f, bool ok, struct error *err);
  * The files have been closed (or written atomically). After an error the folder is still the
  * temporary one. */
 bool folder_commit(struct folder_build *b, struct error *err);
-/* Removes the temporary folder and the files in it. */
+/* Removes the temporary folder and all that is in it. */
 void folder_abandon(struct folder_build *b);
 
 #endif

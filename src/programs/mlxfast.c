@@ -6,7 +6,9 @@
 #include "base/options.h"
 #include "base/standard.h"
 #include "engine/transform/convert_drafter.h"
+#include "engine/transform/preflight.h"
 #include "engine/transform/transform.h"
+#include "engine/transform/verify_transform.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,6 +16,8 @@
 #include <string.h>
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+
+static const char *program_name = "mlxfast"; /* as it was called, for commands that are named */
 
 static int fail(const char *command, const struct error *err)
 {
@@ -134,7 +138,9 @@ static struct transform_options shape;
 static bool shape_json;
 
 static const struct option_spec transform_specs[] = {
-    {"--source", OPTION_TEXT, true, "DIR", "A Laguna checkpoint; it is left as it is.",
+    {"--source", OPTION_TEXT, true, "DIR",
+     "A Laguna checkpoint; it is left as it is. Files may be links, as caches of downloads have "
+     "them.",
      &shape.source, NULL, 0, 0},
     {"--out", OPTION_TEXT, true, "DIR", "The folder to make. Nothing may stand there.", &shape.out,
      NULL, 0, 0},
@@ -145,6 +151,10 @@ static const struct option_spec transform_specs[] = {
     {"--contract", OPTION_TEXT, false, "FILE",
      "The track's contract, whose quantization_envelope says what is permitted.", &shape.contract,
      NULL, 0, 0},
+    {"--max-bytes", OPTION_TEXT, false, "N",
+     "The limit of the result's bytes, checked before anything is written; 0, none, unlimited: no "
+     "limit. Default: MLXFAST_MAX_WEIGHTS_BYTES, else 26843545600.",
+     &shape.max_bytes, NULL, 0, 0},
     {"--json", OPTION_SWITCH, false, NULL, "One JSON object on stdout instead of lines.",
      &shape_json, NULL, 0, 0},
     {"--quiet", OPTION_SWITCH, false, NULL, "No progress on stderr; errors only.", &shape.quiet,
@@ -153,24 +163,32 @@ static const struct option_spec transform_specs[] = {
 
 static const struct command transform_command = {
     .name = "mlxfast transform",
-    .summary = "Writes a checkpoint as an engine is to load it: a copy, but for what is asked for.",
+    .summary = "Writes a checkpoint as an engine is to load it: the tensors of text, unchanged but "
+               "for what is asked for.",
     .notes = "Exit codes: 0 written; 1 refused or failed; 2 usage; 130 interrupted.\n"
-             "Files: made in <out>.tmp.<pid> beside --out, which appears whole or not at all. The "
-             "same source and flags give the same bytes.",
+             "Files: made in <out>.tmp.<pid> beside --out, which appears whole or not at all; what "
+             "a killed run left under such a name is removed. The same source and flags give the "
+             "same bytes.\n"
+             "Environment: MLXFAST_MAX_WEIGHTS_BYTES.",
     .options = transform_specs,
     .option_count = sizeof transform_specs / sizeof *transform_specs};
 
 static void print_transform_json(const struct transform_result *r)
 {
     json_t *o = json_pack(
-        "{s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "out", shape.out,
-        "int8_attention", shape.int8_attention, "files", (json_int_t)r->files, "shards",
-        (json_int_t)r->shards, "tensors", (json_int_t)r->tensors, "projections_quantized",
+        "{s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:s, s:f, s:f}",
+        "out", shape.out, "int8_attention", shape.int8_attention, "files", (json_int_t)r->files,
+        "shards", (json_int_t)r->shards, "tensors", (json_int_t)r->tensors, "projections_quantized",
         (json_int_t)r->quantized, "projections_kept", (json_int_t)r->kept,
         "projections_int8_before", (json_int_t)r->int8_before, "source_bytes",
         (json_int_t)r->source_bytes, "bytes", (json_int_t)r->bytes, "source_bytes_per_token",
         (json_int_t)r->source_bytes_per_token, "bytes_per_token", (json_int_t)r->bytes_per_token,
-        "relative_error", r->relative_error, "seconds", r->seconds);
+        "shards_cloned", (json_int_t)r->cloned, "tensors_dropped", (json_int_t)r->dropped,
+        "dropped_bytes", (json_int_t)r->dropped_bytes, "file_bytes", (json_int_t)r->file_bytes,
+        "max_bytes", r->max_bytes > INT64_MAX ? (json_int_t)0 : (json_int_t)r->max_bytes,
+        "transform_source_sha256", transform_source_sha256, "relative_error", r->relative_error,
+        "seconds", r->seconds);
     struct buffer text = {0};
     json_write_ordered(o, 0, &text);
     printf("%s\n", text.data);
@@ -190,11 +208,15 @@ static void print_transform(const struct transform_result *r)
             printf("; they differ by %.3g %% (root mean square)", 100 * r->relative_error);
         printf("\n");
     }
+    if (r->dropped)
+        printf("%zu tensors left out that are not of text, %" PRIu64 " bytes\n", r->dropped,
+               r->dropped_bytes);
     printf("%" PRIu64 " bytes of tensors (source %" PRIu64 "); one decoded token reads %" PRIu64
            " (source %" PRIu64 ")\n",
            r->bytes, r->source_bytes, r->bytes_per_token, r->source_bytes_per_token);
-    printf("wrote %s: %zu files, %zu tensors, %.1f s\n", shape.out, r->files, r->tensors,
-           r->seconds);
+    printf("wrote %s: %zu files, %" PRIu64
+           " bytes, %zu of %zu shards cloned, %zu tensors, %.1f s\n",
+           shape.out, r->files, r->file_bytes, r->cloned, r->shards, r->tensors, r->seconds);
 }
 
 static int run_transform(int argc, char **argv)
@@ -219,6 +241,163 @@ static int run_transform(int argc, char **argv)
     return EXIT_OK;
 }
 
+/* ---- verify-transform ---- */
+
+static struct verify_transform_options verify;
+
+static const struct option_spec verify_specs[] = {
+    {"--source", OPTION_TEXT, true, "DIR", "The checkpoint that the weights were made from.",
+     &verify.source, NULL, 0, 0},
+    {"--weights", OPTION_TEXT, true, "DIR", "What mlxfast transform made of it.", &verify.weights,
+     NULL, 0, 0},
+    {"--int8-attention", OPTION_SWITCH, false, NULL, "As they were made.", &verify.int8_attention,
+     NULL, 0, 0},
+    {"--contract", OPTION_TEXT, false, "FILE", "As they were made.", &verify.contract, NULL, 0, 0},
+    {"--tmp-parent", OPTION_TEXT, false, "DIR",
+     "Where the second result is made, and removed. Default: beside the weights.",
+     &verify.temporary_parent, NULL, 0, 0},
+    {"--max-bytes", OPTION_TEXT, false, "N",
+     "The limit of the weights' bytes; 0, none, unlimited: no limit. Default: "
+     "MLXFAST_MAX_WEIGHTS_BYTES, else 26843545600.",
+     &verify.max_bytes, NULL, 0, 0},
+    {"--quiet", OPTION_SWITCH, false, NULL, "No progress on stderr; errors only.", &verify.quiet,
+     NULL, 0, 0},
+};
+
+static const struct command verify_command = {
+    .name = "mlxfast verify-transform",
+    .summary = "Runs the transform again into a temporary folder and compares: the same files, "
+               "every byte. Prints a JSON report.",
+    .notes =
+        "Exit codes: 0 the same; 1 different (TRANSFORM-MISMATCH), refused or failed; 2 usage; "
+        "130 interrupted.\n"
+        "Files: .benchmark-source.sha256 and .gitkeep are passed over. The temporary folder "
+        "is <weights>.verify.tmp.<pid>.\n"
+        "Environment: MLXFAST_MAX_WEIGHTS_BYTES.",
+    .options = verify_specs,
+    .option_count = sizeof verify_specs / sizeof *verify_specs};
+
+static void print_canonical(json_t *o)
+{
+    struct buffer text = {0};
+    json_write_canonical(o, 2, &text);
+    printf("%s\n", text.data);
+    buffer_free(&text);
+    json_decref(o);
+}
+
+/* null: no limit */
+static json_t *limit_value(uint64_t bytes)
+{
+    return bytes > INT64_MAX ? json_null() : json_integer((json_int_t)bytes);
+}
+
+static int run_verify(int argc, char **argv)
+{
+    struct error err = {0};
+    struct verify_transform_report r;
+    switch (options_parse(&verify_command, argc, argv, NULL, &err)) {
+    case OPTIONS_HELP:
+        options_help(&verify_command, stdout);
+        return EXIT_OK;
+    case OPTIONS_ERROR:
+        return fail(verify_command.name, &err);
+    case OPTIONS_OK:
+        break;
+    }
+    const bool ok = verify_transform(&verify, &r, &err);
+    if (r.compared)
+        print_canonical(json_pack("{s:s, s:s, s:I, s:I, s:o, s:s, s:b}", "referencePath",
+                                  verify.source, "weightsPath", verify.weights, "fileCount",
+                                  (json_int_t)r.files, "byteCount", (json_int_t)r.bytes,
+                                  "maxByteCount", limit_value(r.max_bytes), "sha256", r.sha256,
+                                  "deterministic", r.deterministic));
+    return ok ? EXIT_OK : fail(verify_command.name, &err);
+}
+
+/* ---- preflight ---- */
+
+static struct preflight_options flight = {.track = "laguna-xs-2.1-dflash-v1"};
+static bool flight_json;
+
+static const struct option_spec preflight_specs[] = {
+    {"--weights", OPTION_TEXT, true, "DIR", "The folder that an engine is to load.",
+     &flight.weights, NULL, 0, 0},
+    {"--source", OPTION_TEXT, false, "DIR",
+     "What they were made from: where it is sound, the command that mends is the transform.",
+     &flight.source, NULL, 0, 0},
+    {"--track", OPTION_TEXT, false, "ID",
+     "What the command that mends fetches. Default laguna-xs-2.1-dflash-v1.", &flight.track, NULL,
+     0, 0},
+    {"--max-bytes", OPTION_TEXT, false, "N",
+     "The limit of the weights' bytes; 0, none, unlimited: no limit. Default: "
+     "MLXFAST_MAX_WEIGHTS_BYTES, else 26843545600.",
+     &flight.max_bytes, NULL, 0, 0},
+    {"--no-tokenizer", OPTION_SWITCH, false, NULL,
+     "tokenizer.json may be missing: the judge asks with ids, and made-up checkpoints have none.",
+     &flight.no_tokenizer, NULL, 0, 0},
+    {"--json", OPTION_SWITCH, false, NULL, "One JSON object on stdout instead of lines.",
+     &flight_json, NULL, 0, 0},
+};
+
+static const struct command preflight_command = {
+    .name = "mlxfast preflight",
+    .summary = "Says in seconds whether a folder of weights can start: all faults, and the one "
+               "command that mends them. Reads no weight.",
+    .notes = "Exit codes: 0 sound; 1 a fault, each a line on stderr; 2 usage; 130 interrupted.\n"
+             "Environment: MLXFAST_MAX_WEIGHTS_BYTES.",
+    .options = preflight_specs,
+    .option_count = sizeof preflight_specs / sizeof *preflight_specs};
+
+static void print_preflight_json(const struct preflight_report *r)
+{
+    json_t *findings = json_array();
+    for (size_t i = 0; i < r->count; i++) {
+        const struct error *e = &r->findings[i];
+        json_array_append_new(findings, json_pack("{s:s, s:s, s:s, s:s, s:s}", "name", e->name,
+                                                  "message", e->message, "file", e->file, "field",
+                                                  e->field, "value", e->value));
+    }
+    print_canonical(json_pack(
+        "{s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:o, s:s?, s:f}", "weights", flight.weights, "passed",
+        r->count == 0, "findings", findings, "shards", (json_int_t)r->shards, "tensors",
+        (json_int_t)r->tensors, "files", (json_int_t)r->files, "bytes", (json_int_t)r->bytes,
+        "max_bytes", limit_value(r->max_bytes), "mend", r->mend, "seconds", r->seconds));
+}
+
+static int run_preflight(int argc, char **argv)
+{
+    struct error err = {0};
+    struct preflight_report r;
+    switch (options_parse(&preflight_command, argc, argv, NULL, &err)) {
+    case OPTIONS_HELP:
+        options_help(&preflight_command, stdout);
+        return EXIT_OK;
+    case OPTIONS_ERROR:
+        return fail(preflight_command.name, &err);
+    case OPTIONS_OK:
+        break;
+    }
+    flight.program = program_name;
+    const bool ok = preflight(&flight, &r, &err);
+    int status = r.count ? EXIT_FAILED : EXIT_OK;
+    if (!ok) {
+        status = fail(preflight_command.name, &err);
+    } else {
+        for (size_t i = 0; i < r.count; i++)
+            fail(preflight_command.name, &r.findings[i]);
+        if (r.mend)
+            fprintf(stderr, "to mend: %s\n", r.mend);
+        if (flight_json)
+            print_preflight_json(&r);
+        else if (r.count == 0)
+            printf("ok: %zu shards, %zu tensors, %" PRIu64 " files, %" PRIu64 " bytes, %.2f s\n",
+                   r.shards, r.tensors, r.files, r.bytes, r.seconds);
+    }
+    preflight_free(&r);
+    return status;
+}
+
 /* ---- the table ---- */
 
 static const struct {
@@ -228,6 +407,9 @@ static const struct {
     {"convert-drafter", "brings a published DFlash drafter into the layout that the track pins",
      run_convert},
     {"transform", "writes a checkpoint as an engine is to load it", run_transform},
+    {"verify-transform", "runs the transform again and compares every byte", run_verify},
+    {"preflight", "says what is wrong with a folder of weights, without reading them",
+     run_preflight},
 };
 
 static void print_usage(FILE *out)
@@ -245,6 +427,7 @@ static int run_command(int argc, char **argv)
         print_usage(stderr);
         return EXIT_USAGE;
     }
+    program_name = argv[0];
     const char *name = argv[1];
     if (strcmp(name, "-h") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "help") == 0) {
         print_usage(stdout);

@@ -1,4 +1,4 @@
-"""mlxfast transform: a copy to the byte; attention as INT8 where the contract permits it; the judge
+"""mlxfast transform --int8-attention: attention as INT8 where the contract permits it; the judge
 holds weights to the same key; the result runs, with the same tokens on every path."""
 
 import json
@@ -71,10 +71,12 @@ def bf16(raw):
     return (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
-def test_without_a_change_it_is_a_copy(transform, tmp_path):
+def test_without_a_change_the_weights_are_a_copy(transform, tmp_path):
     result = transform()
     assert result.returncode == 0, result.stderr
-    assert files(tmp_path / "out") == files(NANO)
+    assert tensors(tmp_path / "out") == tensors(NANO)
+    for path in NANO.glob("*.safetensors"):
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_every_projection_becomes_int8_and_nothing_else_changes(int8):

@@ -86,7 +86,7 @@ static void test_files(void **state)
     assert_string_equal(f->err.name, "NAME");
 
     /* A disk that is full. */
-    struct folder_file full = {open("/dev/full", O_WRONLY | O_CLOEXEC), "full"};
+    struct folder_file full = {.fd = open("/dev/full", O_WRONLY | O_CLOEXEC), .path = "full"};
     assert_true(full.fd >= 0);
     assert_false(folder_write_file(&full, "x", 1, &f->err));
     assert_string_equal(f->err.name, "IO");
@@ -102,6 +102,36 @@ static void test_abandon(void **state)
     folder_abandon(&f->build);
     assert_false(file_exists(f->build.temporary));
     assert_false(file_exists(f->build.out));
+}
+
+/* A run that was killed leaves its folder unlocked: the next removes it, folders in it too. One that
+ * lives, and what only looks alike, stay. */
+static void test_left_over(void **state)
+{
+    struct fixture *f = *state;
+    struct folder_file file;
+    begin(f, "out");
+    static const char *const names[] = {"out.tmp.1", "out.tmp.x", "other.tmp.1"};
+    for (size_t i = 0; i < 3; i++) {
+        const char *path = path_join(&f->arena, f->root, names[i]);
+        assert_int_equal(mkdir(path, 0777), 0);
+        assert_int_equal(mkdir(path_join(&f->arena, path, "in"), 0777), 0);
+        assert_true(file_write_atomic(path_join(&f->arena, path, "in/a"), "x", 1, &f->err));
+    }
+    struct folder_build second;
+    assert_true(folder_plan(&f->arena, path_join(&f->arena, f->root, "out"), &second, &f->err));
+    assert_false(file_exists(path_join(&f->arena, f->root, names[0])));
+    assert_true(file_exists(f->build.temporary));
+    for (size_t i = 1; i < 3; i++) {
+        const char *path = path_join(&f->arena, f->root, names[i]);
+        assert_true(file_exists(path_join(&f->arena, path, "in/a")));
+        folder_abandon(&(struct folder_build){.temporary = path});
+    }
+    /* A name with folders before it. */
+    assert_true(folder_create_file(&f->build, "in/deep/b", &file, &f->err));
+    assert_true(folder_close_file(&file, true, &f->err));
+    assert_true(folder_commit(&f->build, &f->err));
+    assert_true(file_exists(path_join(&f->arena, f->build.out, "in/deep/b")));
 }
 
 /* Something came to stand there while the files were made. */
@@ -141,6 +171,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_commit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_files, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_left_over, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_abandon, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_never_onto_another, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_space, set_up, tear_down),

@@ -424,7 +424,8 @@ static bool compare_file(struct job *j, const char *name)
         snprintf(size, sizeof size, "%lld", (long long)st.st_size);
         ok = differs(j, path, "bytes", size);
     } else if (model) {
-        ok = put_model(j, (struct folder_file){fd, path}, true) && check_pins(j, path);
+        ok =
+            put_model(j, (struct folder_file){.fd = fd, .path = path}, true) && check_pins(j, path);
     } else {
         struct buffer found = {0};
         ok = file_read(path, j->config.length, &found, j->err);

@@ -4,14 +4,14 @@
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/folder.h"
 #include "base/json.h"
-#include "base/terminal.h"
 #include "engine/checkpoint/formats.h"
 #include "engine/checkpoint/inventory.h"
 #include "engine/model/laguna_config.h"
 #include "engine/model/laguna_quantization.h"
 #include "engine/transform/envelope.h"
+#include "engine/transform/stream.h"
+#include "engine/transform/weights_cap.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -24,9 +24,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PIECE = 4 << 20, ROOM_BESIDE = 1 << 20, HEADER_ALIGN = 64 };
+enum { ROOM_BESIDE = 1 << 20, HEADER_ALIGN = 64, INDEX_LIMIT = 64 << 20 };
 
 static const char CONFIG[] = "config.json", INDEX[] = "model.safetensors.index.json";
+static const char SOURCE_DIGEST[] = ".benchmark-source.sha256";
 
 /* A tensor of the result: a source's as it is, or one of the three of a quantised projection. */
 enum part { PART_COPY, PART_CODES, PART_SCALES, PART_BIASES };
@@ -40,10 +41,18 @@ struct item {
 struct shard {
     const char *name;
     struct item *items; /* in the order of the source's data */
-    size_t count;
-    bool changed;
+    size_t count;       /* 0: it holds nothing that is kept, and is left out */
+    bool changed;       /* else the source's file as it is */
     struct buffer header;
     uint64_t payload;
+    uint64_t file_bytes;
+};
+
+/* A file of the source that the result is made of. */
+struct input {
+    const char *path;
+    const char *copied; /* its name where it is copied as it is, else NULL */
+    struct stream_stamp before;
 };
 
 struct job {
@@ -52,13 +61,15 @@ struct job {
     struct error *err;
     struct arena arena;
     struct checkpoint *source;
+    struct checkpoint kept; /* a view of it: the tensors of text alone */
     struct laguna_config config;
-    json_t *changed_config; /* NULL: as it is */
+    json_t *new_config;
     struct shard *shards;
-    const char **others; /* files beside the weights, copied */
-    size_t other_count;
+    struct input *inputs;
+    size_t input_count, input_room;
+    struct buffer config_text, index_text; /* the latter empty where the source has no index */
     struct progress progress;
-    uint64_t done;
+    struct stream stream;
     double error_squares, squares;
 };
 
@@ -91,32 +102,128 @@ static bool check_inventory(struct job *j, const struct checkpoint *k, struct la
     return inventory_check(&inventory, k, j->err);
 }
 
-/* Regular files of the folder itself that are no weights and not hidden: tokenizer, licence. */
-static bool list_others(struct job *j)
+/* ---- which files, which tensors ---- */
+
+bool transform_is_unsealed(const char *name)
+{
+    return strcmp(name, SOURCE_DIGEST) == 0 || strcmp(name, ".gitkeep") == 0;
+}
+
+static bool add_input(struct job *j, const char *name, bool copied)
+{
+    if (j->input_count == j->input_room) {
+        struct input *more =
+            arena_array(&j->arena, j->input_room = 2 * j->input_room + 16, sizeof *more);
+        if (j->input_count)
+            memcpy(more, j->inputs, j->input_count * sizeof *more);
+        j->inputs = more;
+    }
+    struct input *i = &j->inputs[j->input_count++];
+    *i = (struct input){.path = path_join(&j->arena, j->source->folder, name),
+                        .copied = copied ? arena_strdup(&j->arena, name) : NULL};
+    return stream_stamp_take(i->path, &i->before, j->err);
+}
+
+/* Tokenizer and the like (dflash-track.md section 14). */
+static bool is_metadata(const char *name)
+{
+    static const char *const endings[] = {".json", ".model", ".tiktoken", ".txt"};
+    if (name[0] == '.' || strcmp(name, CONFIG) == 0 || strcmp(name, INDEX) == 0)
+        return false;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (text_ends(name, endings[i]))
+            return true;
+    return false;
+}
+
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(((const struct input *)a)->path, ((const struct input *)b)->path);
+}
+
+static bool refuse_name(struct job *j, const char *name)
+{
+    error_set(j->err, "FILE-NAME-INVALID", "a file's name holds a newline");
+    return error_at(j->err, j->source->folder, NULL, name);
+}
+
+static bool list_metadata(struct job *j)
 {
     const char *folder = j->source->folder;
     DIR *d = opendir(folder);
-    if (!d)
-        return error_errno(j->err, folder, "cannot open");
-    size_t room = 0;
+    bool ok = d || error_errno(j->err, folder, "cannot open");
     const struct dirent *e;
-    while ((e = readdir(d))) {
+    while (ok && (e = readdir(d))) {
         struct stat st;
-        const char *path = path_join(&j->arena, folder, e->d_name);
-        if (e->d_name[0] == '.' || text_ends(e->d_name, ".safetensors") ||
-            strcmp(e->d_name, CONFIG) == 0 || strcmp(e->d_name, INDEX) == 0 ||
-            stat(path, &st) != 0 || !S_ISREG(st.st_mode))
+        if (!is_metadata(e->d_name) || fstatat(dirfd(d), e->d_name, &st, 0) != 0 ||
+            !S_ISREG(st.st_mode))
             continue;
-        if (j->other_count == room) {
-            const char **more = arena_array(&j->arena, room = 2 * room + 16, sizeof *more);
-            if (j->other_count)
-                memcpy(more, j->others, j->other_count * sizeof *more);
-            j->others = more;
-        }
-        j->others[j->other_count++] = arena_strdup(&j->arena, e->d_name);
+        ok = strchr(e->d_name, '\n') ? refuse_name(j, e->d_name) : add_input(j, e->d_name, true);
     }
-    closedir(d);
-    return true;
+    if (d)
+        closedir(d);
+    return ok;
+}
+
+static bool list_inputs(struct job *j)
+{
+    bool ok = add_input(j, CONFIG, false);
+    if (file_exists(path_join(&j->arena, j->source->folder, INDEX)))
+        ok = ok && add_input(j, INDEX, false);
+    for (size_t s = 0; ok && s < j->source->shard_count; s++) {
+        const char *name = j->source->shards[s].file_name;
+        ok = strchr(name, '\n') ? refuse_name(j, name) : add_input(j, name, false);
+    }
+    ok = ok && list_metadata(j);
+    if (ok)
+        qsort(j->inputs, j->input_count, sizeof *j->inputs, by_path);
+    return ok;
+}
+
+/* What was read is what still stands there: the same files, unchanged. */
+static bool check_inputs(struct job *j)
+{
+    for (size_t i = 0; i < j->input_count; i++)
+        if (!stream_stamp_check(j->inputs[i].path, &j->inputs[i].before, j->err))
+            return false;
+    struct job again = {.arena = j->arena, .source = j->source, .err = j->err};
+    const bool ok = list_metadata(&again);
+    j->arena = again.arena;
+    size_t copied = 0;
+    for (size_t i = 0; i < j->input_count; i++)
+        copied += j->inputs[i].copied != NULL;
+    if (!ok || again.input_count == copied)
+        return ok;
+    char value[32];
+    snprintf(value, sizeof value, "%zu", again.input_count);
+    error_set(j->err, "SOURCE-CHANGED", "there were %zu files beside the weights", copied);
+    return error_at(j->err, j->source->folder, "files", value);
+}
+
+/* A tensor of text that an engine loads: rotary frequencies are computed. */
+static bool is_kept(const char *name)
+{
+    return (text_starts(name, "model.") || text_starts(name, "lm_head.")) &&
+           !text_ends(name, "rotary_emb.inv_freq");
+}
+
+static void select_tensors(struct job *j)
+{
+    const struct checkpoint *k = j->source;
+    j->kept = *k;
+    j->kept.tensors = arena_array(&j->arena, k->tensor_count + 1, sizeof *j->kept.tensors);
+    j->kept.tensor_count = 0;
+    j->kept.tensor_bytes = 0;
+    for (size_t i = 0; i < k->tensor_count; i++) {
+        const struct tensor *t = &k->tensors[i];
+        if (is_kept(t->name)) {
+            j->kept.tensors[j->kept.tensor_count++] = *t;
+            j->kept.tensor_bytes += t->bytes;
+        } else {
+            j->result->dropped++;
+            j->result->dropped_bytes += t->bytes;
+        }
+    }
 }
 
 /* ---- the plan ---- */
@@ -164,10 +271,8 @@ static int projection_of(const struct job *j, const char *name, int *layer)
 static void add_entry(struct job *j, const char *module)
 {
     static const char *const blocks[] = {"quantization", "quantization_config"};
-    if (!j->changed_config)
-        j->changed_config = json_deep_copy(j->source->config);
     for (size_t i = 0; i < 2; i++) {
-        json_t *block = json_object_get(j->changed_config, blocks[i]);
+        json_t *block = json_object_get(j->new_config, blocks[i]);
         if (json_is_object(block))
             json_object_set_new(block, module,
                                 json_pack("{s:i, s:i, s:s}", "group_size", AFFINE_GROUP, "bits",
@@ -232,42 +337,96 @@ static void write_header(struct shard *s)
     buffer_free(&text);
 }
 
-static void plan(struct job *j)
+static void plan_shards(struct job *j)
 {
     const struct checkpoint *k = j->source;
     const struct tensor **order = arena_array(&j->arena, k->tensor_count + 1, sizeof *order);
     j->shards = arena_array(&j->arena, k->shard_count, sizeof *j->shards);
     for (size_t s = 0; s < k->shard_count; s++) {
-        size_t n = 0;
+        size_t n = 0, all = 0;
         for (size_t i = 0; i < k->tensor_count; i++)
-            if (k->tensors[i].shard == (int)s)
-                order[n++] = &k->tensors[i];
+            all += k->tensors[i].shard == (int)s;
+        for (size_t i = 0; i < j->kept.tensor_count; i++)
+            if (j->kept.tensors[i].shard == (int)s)
+                order[n++] = &j->kept.tensors[i];
         qsort(order, n, sizeof *order, by_place);
         struct shard *to = &j->shards[s];
         to->name = k->shards[s].file_name;
         to->items = arena_array(&j->arena, 3 * n + 1, sizeof *to->items);
+        to->changed = n < all;
         for (size_t i = 0; i < n; i++)
             plan_tensor(j, to, order[i]);
+        if (n == 0)
+            continue;
         if (to->changed)
             write_header(to);
+        to->file_bytes = to->changed ? to->header.length + to->payload : k->shards[s].map.length;
+        j->result->shards++;
+        j->result->cloned += !to->changed;
     }
-    j->result->shards = k->shard_count;
-    j->result->source_bytes = k->tensor_bytes;
-    j->result->source_bytes_per_token = laguna_config_bytes_per_token(&j->config);
+}
+
+/* The source's index with the new tensors; what else it says of the whole stays. */
+static bool plan_index(struct job *j)
+{
+    const char *path = path_join(&j->arena, j->source->folder, INDEX);
+    if (!file_exists(path)) /* one file without an index */
+        return true;
+    json_t *index = json_read_file(path, INDEX_LIMIT, JSON_DEPTH_DEFAULT, j->err);
+    if (!index)
+        return false;
+    json_t *map = json_object(), *metadata = json_object_get(index, "metadata");
+    for (size_t s = 0; s < j->source->shard_count; s++)
+        for (size_t i = 0; i < j->shards[s].count; i++)
+            json_object_set_new(map, j->shards[s].items[i].spec.name,
+                                json_string(j->shards[s].name));
+    if (!metadata) {
+        metadata = json_object();
+        json_object_set_new(index, "metadata", metadata);
+    }
+    json_object_set_new(metadata, "total_size", json_integer((json_int_t)j->result->bytes));
+    json_object_set_new(index, "weight_map", map);
+    json_write_canonical(index, 2, &j->index_text);
+    buffer_char(&j->index_text, '\n');
+    json_decref(index);
+    return true;
+}
+
+/* Everything that will be written is known before anything is. */
+static bool plan(struct job *j)
+{
+    struct transform_result *r = j->result;
+    j->new_config = json_deep_copy(j->source->config);
+    json_object_del(j->new_config, "vision_config");
+    plan_shards(j);
+    json_write_canonical(j->new_config, 2, &j->config_text);
+    buffer_char(&j->config_text, '\n');
+    if (!plan_index(j))
+        return false;
+    r->source_bytes = j->source->tensor_bytes;
+    r->source_bytes_per_token = laguna_config_bytes_per_token(&j->config);
+    r->file_bytes = j->config_text.length + j->index_text.length;
+    for (size_t s = 0; s < j->source->shard_count; s++)
+        r->file_bytes += j->shards[s].file_bytes;
+    for (size_t i = 0; i < j->input_count; i++)
+        r->file_bytes += j->inputs[i].copied ? j->inputs[i].before.bytes : 0;
+    return true;
+}
+
+/* Room for what is written; a clone that shares its blocks takes none. */
+static bool check_space(struct job *j, const struct folder_build *build)
+{
+    uint64_t bytes = j->result->file_bytes + ROOM_BESIDE;
+    for (size_t s = 0; s < j->source->shard_count; s++) {
+        const struct shard *to = &j->shards[s];
+        if (to->count && !to->changed &&
+            stream_shares_blocks(path_join(&j->arena, j->source->folder, to->name), build->parent))
+            bytes -= to->file_bytes;
+    }
+    return folder_check_space(build, bytes, j->err);
 }
 
 /* ---- writing ---- */
-
-static bool write_pieces(struct job *j, struct folder_file *f, const void *data, uint64_t length)
-{
-    for (uint64_t at = 0; at < length; at += PIECE) {
-        const size_t n = length - at < PIECE ? (size_t)(length - at) : PIECE;
-        if (!folder_write_file(f, (const char *)data + at, n, j->err))
-            return false;
-        progress_update(&j->progress, j->done += n);
-    }
-    return true;
-}
 
 static bool not_finite(struct job *j, const struct tensor *t)
 {
@@ -287,7 +446,8 @@ static void add_errors(struct job *j, const float *x, const float *back, size_t 
 }
 
 /* items[0..3) are the codes, scales and biases of one projection. */
-static bool write_quantized(struct job *j, struct folder_file *f, const struct item *items)
+static bool write_quantized(struct job *j, const struct stream_source *from, uint64_t at_source,
+                            struct folder_file *f, const struct item *items)
 {
     enum { ROUND = 1 << 20 }; /* values in hand */
     const struct tensor *t = items[0].from;
@@ -295,116 +455,77 @@ static bool write_quantized(struct job *j, struct folder_file *f, const struct i
     uint16_t *scales = memory_alloc(items[1].bytes + 1), *biases = memory_alloc(items[2].bytes + 1);
     float *x = memory_alloc(2 * ROUND * sizeof *x), *back = x + ROUND;
     uint8_t *codes = memory_alloc(ROUND);
+    uint16_t *raw = memory_alloc(ROUND * sizeof *raw);
     bool ok = true;
     for (size_t at = 0; ok && at < n; at += ROUND) {
         const size_t count = n - at < ROUND ? n - at : ROUND, group = at / AFFINE_GROUP;
-        for (size_t i = 0; i < count; i++) {
-            uint16_t b;
-            memcpy(&b, t->data + 2 * (at + i), sizeof b);
-            x[i] = bf16_to_f32(b);
-        }
-        ok = affine_quantize(x, count, codes, scales + group, biases + group) || not_finite(j, t);
+        ok = stream_read(from, at_source + at * sizeof *raw, raw, count * sizeof *raw, j->err);
+        for (size_t i = 0; ok && i < count; i++)
+            x[i] = bf16_to_f32(raw[i]);
+        ok = ok &&
+             (affine_quantize(x, count, codes, scales + group, biases + group) || not_finite(j, t));
         if (ok) {
             affine_dequantize(codes, scales + group, biases + group, count, back);
             add_errors(j, x, back, count);
-            ok = write_pieces(j, f, codes, count);
+            ok = stream_write(&j->stream, f, codes, count);
         }
     }
-    ok = ok && write_pieces(j, f, scales, items[1].bytes) &&
-         write_pieces(j, f, biases, items[2].bytes);
+    ok = ok && stream_write(&j->stream, f, scales, items[1].bytes) &&
+         stream_write(&j->stream, f, biases, items[2].bytes);
     free(scales);
     free(biases);
     free(x);
     free(codes);
+    free(raw);
     return ok;
 }
 
-static bool write_items(struct job *j, struct folder_file *f, const struct shard *s)
+static bool write_items(struct job *j, const struct stream_source *from, struct folder_file *f,
+                        const struct shard *s)
 {
-    bool ok = folder_write_file(f, s->header.data, s->header.length, j->err);
+    bool ok = stream_write(&j->stream, f, s->header.data, s->header.length);
     for (size_t i = 0; ok && i < s->count; i++) {
-        if (s->items[i].part == PART_COPY) {
-            ok = write_pieces(j, f, s->items[i].from->data, s->items[i].bytes);
+        const struct item *t = &s->items[i];
+        const uint64_t at = (uint64_t)(t->from->data - j->source->shards[t->from->shard].map.data);
+        if (t->part == PART_COPY) {
+            ok = stream_copy(&j->stream, from, at, t->bytes, f);
         } else {
-            ok = write_quantized(j, f, &s->items[i]);
+            ok = write_quantized(j, from, at, f, t);
             i += 2;
         }
     }
     return ok;
 }
 
-/* One file of the result: a shard's items, or all bytes of a map. */
-static bool write_file(struct job *j, const struct folder_build *build, const char *name,
-                       const struct shard *s, const struct file_map *whole)
+/* One file of the result: a shard's items, or a source's file as it is. */
+static bool write_from(struct job *j, const struct folder_build *build, const char *name,
+                       const struct shard *items)
+{
+    struct stream_source from;
+    struct folder_file f;
+    if (!stream_open(path_join(&j->arena, j->source->folder, name), &from, j->err))
+        return false;
+    bool ok = folder_create_file(build, name, &f, j->err);
+    if (ok) {
+        ok = items ? write_items(j, &from, &f, items) : stream_clone(&j->stream, &from, &f);
+        ok = folder_close_file(&f, ok, j->err);
+    }
+    stream_close(&from);
+    j->result->files += ok;
+    return ok;
+}
+
+static bool write_text(struct job *j, const struct folder_build *build, const char *name,
+                       const char *text, size_t length)
 {
     struct folder_file f;
     if (!folder_create_file(build, name, &f, j->err))
         return false;
-    bool ok = whole ? write_pieces(j, &f, whole->data, whole->length) : write_items(j, &f, s);
-    ok = folder_close_file(&f, ok, j->err);
-    j->result->files += ok;
-    return ok;
-}
-
-static bool copy_file(struct job *j, const struct folder_build *build, const char *name)
-{
-    struct file_map map;
-    if (!file_map_open(path_join(&j->arena, j->source->folder, name), &map, j->err))
+    const bool ok = stream_write(&j->stream, &f, text, length);
+    if (!folder_close_file(&f, ok, j->err))
         return false;
-    const bool ok = write_file(j, build, name, NULL, &map);
-    file_unmap(&map);
-    return ok;
-}
-
-static bool write_json(struct job *j, const char *folder, const char *name, const json_t *value,
-                       int indent)
-{
-    struct buffer text = {0};
-    json_write_ordered(value, indent, &text);
-    buffer_char(&text, '\n');
-    const bool ok =
-        file_write_atomic(path_join(&j->arena, folder, name), text.data, text.length, j->err);
-    buffer_free(&text);
-    j->result->files += ok;
-    return ok;
-}
-
-struct place {
-    const char *tensor, *file;
-};
-
-static int by_tensor(const void *a, const void *b)
-{
-    return strcmp(((const struct place *)a)->tensor, ((const struct place *)b)->tensor);
-}
-
-/* The source's index with the new tensors; what else it says of the whole stays. */
-static bool write_index(struct job *j, const char *folder)
-{
-    const char *path = path_join(&j->arena, j->source->folder, INDEX);
-    if (!file_exists(path)) /* one file without an index */
-        return true;
-    json_t *index = json_read_file(path, (size_t)256 << 20, JSON_DEPTH_DEFAULT, j->err);
-    if (!index)
-        return false;
-    struct place *places = arena_array(&j->arena, j->result->tensors + 1, sizeof *places);
-    size_t n = 0;
-    for (size_t s = 0; s < j->result->shards; s++)
-        for (size_t i = 0; i < j->shards[s].count; i++)
-            places[n++] = (struct place){j->shards[s].items[i].spec.name, j->shards[s].name};
-    qsort(places, n, sizeof *places, by_tensor);
-    json_t *map = json_object(), *metadata = json_object_get(index, "metadata");
-    for (size_t i = 0; i < n; i++)
-        json_object_set_new(map, places[i].tensor, json_string(places[i].file));
-    if (!metadata) {
-        metadata = json_object();
-        json_object_set_new(index, "metadata", metadata);
-    }
-    json_object_set_new(metadata, "total_size", json_integer((json_int_t)j->result->bytes));
-    json_object_set_new(index, "weight_map", map);
-    const bool ok = write_json(j, folder, INDEX, index, 4);
-    json_decref(index);
-    return ok;
+    j->result->files++;
+    return true;
 }
 
 /* The result is opened as an engine would, before it is put in place. */
@@ -423,42 +544,47 @@ static bool read_back(struct job *j, const char *folder)
 
 static bool write_folder(struct job *j, struct folder_build *build)
 {
-    const struct checkpoint *k = j->source;
-    const char *to = build->temporary;
-    if (!folder_begin(build, j->err))
+    bool ok = folder_begin(build, j->err);
+    if (!ok)
         return false;
-    progress_begin(&j->progress, "writing weights", "bytes", j->result->bytes);
-    bool ok = true;
-    for (size_t i = 0; ok && i < k->shard_count; i++)
-        ok = write_file(j, build, j->shards[i].name, &j->shards[i],
-                        j->shards[i].changed ? NULL : &k->shards[i].map);
+    progress_begin(&j->progress, "writing weights", "bytes", j->result->file_bytes);
+    for (size_t s = 0; ok && s < j->source->shard_count; s++)
+        if (j->shards[s].count)
+            ok = write_from(j, build, j->shards[s].name,
+                            j->shards[s].changed ? &j->shards[s] : NULL);
+    for (size_t i = 0; ok && i < j->input_count; i++)
+        if (j->inputs[i].copied)
+            ok = write_from(j, build, j->inputs[i].copied, NULL);
+    ok = ok && write_text(j, build, CONFIG, j->config_text.data, j->config_text.length);
+    if (j->index_text.length)
+        ok = ok && write_text(j, build, INDEX, j->index_text.data, j->index_text.length);
     progress_end(&j->progress);
-    for (size_t i = 0; ok && i < j->other_count; i++)
-        ok = copy_file(j, build, j->others[i]);
-    if (j->changed_config)
-        ok = ok && write_json(j, to, CONFIG, j->changed_config, 2) && write_index(j, to);
-    else
-        ok = ok && copy_file(j, build, CONFIG) &&
-             (!file_exists(path_join(&j->arena, k->folder, INDEX)) || copy_file(j, build, INDEX));
-    ok = ok && read_back(j, to);
+    const char *digest = arena_printf(&j->arena, "%s\n", transform_source_sha256);
+    ok = ok && write_text(j, build, SOURCE_DIGEST, digest, strlen(digest)) && check_inputs(j) &&
+         read_back(j, build->temporary);
+    if (ok && j->o->inspect)
+        ok = j->o->inspect(j->o->context, build->temporary, j->err);
     if (ok && interrupt_requested())
         ok = error_set(j->err, "INTERRUPTED", "stopped by a signal");
-    ok = ok && folder_commit(build, j->err);
-    if (!ok)
+    const bool placed = ok && !j->o->inspect && folder_commit(build, j->err);
+    if (!placed)
         folder_abandon(build);
-    return ok;
+    return placed || (ok && j->o->inspect);
 }
 
 static bool make(struct job *j)
 {
     struct folder_build build;
-    if (!check_permitted(j) || !checkpoint_open(j->o->source, &j->source, j->err) ||
-        !check_inventory(j, j->source, &j->config) ||
-        !folder_plan(&j->arena, j->o->out, &build, j->err) || !list_others(j))
+    if (!weights_cap_read(j->o->max_bytes, &j->result->max_bytes, j->err) || !check_permitted(j) ||
+        !checkpoint_open(j->o->source, &j->source, j->err) || !list_inputs(j))
         return false;
-    plan(j);
-    return folder_check_space(&build, j->result->bytes + ROOM_BESIDE, j->err) &&
-           write_folder(j, &build);
+    select_tensors(j);
+    if (!check_inventory(j, &j->kept, &j->config) ||
+        !folder_plan(&j->arena, j->o->out, &build, j->err) || !plan(j) ||
+        !weights_cap_check(j->result->max_bytes, j->result->file_bytes, j->o->out, j->err))
+        return false;
+    build.scratch = j->o->inspect != NULL;
+    return check_space(j, &build) && write_folder(j, &build);
 }
 
 bool transform(const struct transform_options *o, struct transform_result *result,
@@ -469,12 +595,15 @@ bool transform(const struct transform_options *o, struct transform_result *resul
     const int64_t started = clock_now_ns();
     struct job j = {
         .o = o, .result = result, .err = err ? err : &own, .progress = {.quiet = o->quiet}};
+    j.stream = (struct stream){.progress = &j.progress, .err = j.err};
     const bool ok = make(&j);
     result->seconds = clock_seconds(started);
     result->relative_error = j.squares > 0 ? sqrt(j.error_squares / j.squares) : 0;
     for (size_t i = 0; j.shards && i < j.source->shard_count; i++)
         buffer_free(&j.shards[i].header);
-    json_decref(j.changed_config);
+    buffer_free(&j.config_text);
+    buffer_free(&j.index_text);
+    json_decref(j.new_config);
     checkpoint_close(j.source);
     arena_free(&j.arena);
     return ok;
