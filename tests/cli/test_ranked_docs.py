@@ -20,7 +20,7 @@ MARK = re.compile(r"^<!-- (run.*|by hand) -->$")
 TREE = ("Makefile", "README.md", "src/judge/README.md", "src/base/README.md", "tracks/laguna-nano-serial-v1",
         "models/laguna-nano")
 BUSY = {"official_pairs": 2, "statistics": {"null_pairs": 1, "max_pairs": 2, "half_width": 0, "confidence": 0.95},
-        "calibration_cv_max": 0.1, "prefill_speedup_floor": 1e-6, "decode_speedup_floor": 1e-6,
+        "calibration_cv_max": 0.1, "seed_window_tolerance": 1e6, "prefill_speedup_floor": 1e-6, "decode_speedup_floor": 1e-6,
         "prefill_band_up_tolerance": 1e6, "decode_band_up_tolerance": 1e6,
         "quiet": {"load_max": 100000, "gpu_use_max": 1, "celsius_max": 120, "temperature_required": False,
                   "wait_seconds": 2, "clock_floor_mhz": 0, "others_cpu_max": 100000, "window_seconds": 0.2}}
