@@ -18,6 +18,10 @@ PKG_CFLAGS := -I$(SYSROOT)/usr/include -I$(SYSROOT)/usr/include/aarch64-linux-gn
 PKG_LIBS := -L$(SYSROOT)/usr/lib/aarch64-linux-gnu -l:libjansson.a -l:libcrypto.a -l:libpcre2-8.a -l:libutf8proc.a -ldl
 SECCOMP_CFLAGS := $(PKG_CFLAGS)
 SECCOMP_LIBS := -l:libseccomp.a
+CURL_CFLAGS := $(PKG_CFLAGS)
+# libcurl's static form needs libraries that Debian has as shared ones only: mlxfast is linked as usual.
+CURL_LIBS := -lcurl -Wl,--unresolved-symbols=ignore-in-shared-libs
+CLIENT_LIBS := $(subst -l:libcrypto.a,-lcrypto,$(PKG_LIBS))
 PROGRAM_LDFLAGS = -static # programs run anywhere; unit tests need cmocka's shared library
 MACHINE := aarch64
 else
@@ -25,6 +29,9 @@ PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags jansson libcrypto libpcre2-8 libutf
 PKG_LIBS := $(shell $(PKG_CONFIG) --libs jansson libcrypto libpcre2-8 libutf8proc 2>/dev/null || echo -ljansson -lcrypto -lpcre2-8 -lutf8proc)
 SECCOMP_CFLAGS := $(shell $(PKG_CONFIG) --cflags libseccomp 2>/dev/null)
 SECCOMP_LIBS := $(shell $(PKG_CONFIG) --libs libseccomp 2>/dev/null || echo -lseccomp)
+CURL_CFLAGS := $(shell $(PKG_CONFIG) --cflags libcurl 2>/dev/null)
+CURL_LIBS := $(shell $(PKG_CONFIG) --libs libcurl 2>/dev/null || echo -lcurl)
+CLIENT_LIBS := $(PKG_LIBS)
 MACHINE := $(shell uname -m)
 endif
 
@@ -73,15 +80,17 @@ BASE_O := $(call objects,src/base)
 WIRE_O := $(call objects,src/wire)
 JUDGE_O := $(call objects,src/judge)
 ENGINE_O := $(call objects,src/engine)
+ARENA_O := $(call objects,src/arena)
 
 BASE_A := $(BUILD)/lib/base.a
 WIRE_A := $(BUILD)/lib/wire.a
 JUDGE_A := $(BUILD)/lib/judge.a
 ENGINE_A := $(BUILD)/lib/engine.a
+ARENA_A := $(BUILD)/lib/arena.a
 
 JUDGE_PROGRAMS := benchd record-correctness-golden
-ENGINE_PROGRAMS := bench-worker mlxfast synth-checkpoint
-PROGRAMS := $(addprefix $(BUILD)/,$(JUDGE_PROGRAMS) $(ENGINE_PROGRAMS))
+ENGINE_PROGRAMS := bench-worker synth-checkpoint
+PROGRAMS := $(addprefix $(BUILD)/,$(JUDGE_PROGRAMS) $(ENGINE_PROGRAMS) mlxfast)
 
 UNIT_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
 UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_SOURCES))
@@ -107,6 +116,7 @@ $(BUILD)/src/engine/compute/%.o $(BUILD)/src/engine/transform/synth_fill.o: OPT 
 # Nothing else of a slowed build differs.
 $(BUILD)/src/engine/serve/%.o $(BUILD)/src/programs/bench-worker.o: CFLAGS += $(if $(SLOWED),-DSLOWED_PER_THOUSAND=$(SLOWED))
 $(BUILD)/src/judge/%.o: CFLAGS += $(SECCOMP_CFLAGS)
+$(BUILD)/src/arena/%.o: CFLAGS += $(CURL_CFLAGS)
 # What made a folder of weights: docs/transform.md.
 TRANSFORM_SOURCES := $(sort $(shell find src/base src/engine/checkpoint src/engine/model src/engine/transform -name '*.[ch]'))
 $(BUILD)/src/engine/transform/source_digest.o: $(TRANSFORM_SOURCES)
@@ -131,6 +141,8 @@ $(JUDGE_A): $(JUDGE_O)
 	$(archive)
 $(ENGINE_A): $(ENGINE_O)
 	$(archive)
+$(ARENA_A): $(ARENA_O)
+	$(archive)
 
 $(addprefix $(BUILD)/,$(JUDGE_PROGRAMS)): $(BUILD)/%: $(BUILD)/src/programs/%.o $(JUDGE_A) $(WIRE_A) $(BASE_A)
 	$(CC) $(CFLAGS) $(LDFLAGS) $(PROGRAM_LDFLAGS) $^ $(JUDGE_LIBS) -o $@
@@ -139,8 +151,12 @@ $(BUILD)/measure-noop: $(BUILD)/benchd
 	ln -sf benchd $@
 $(addprefix $(BUILD)/,$(ENGINE_PROGRAMS)): $(BUILD)/%: $(BUILD)/src/programs/%.o $(ENGINE_A) $(WIRE_A) $(BASE_A)
 	$(CC) $(CFLAGS) $(LDFLAGS) $(PROGRAM_LDFLAGS) $^ $(LIBS) -o $@
+# The participants' program: engine for checkpoints, arena for what comes over the network.
+$(BUILD)/mlxfast: $(BUILD)/src/programs/mlxfast.o $(ENGINE_A) $(ARENA_A) $(WIRE_A) $(BASE_A)
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(CURL_LIBS) $(CLIENT_LIBS) -lpthread -lm -o $@
 
-$(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(JUDGE_A) $(ENGINE_A) $(WIRE_A) $(BASE_A)
+# Nothing that a unit test needs of the arena calls libcurl.
+$(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(ARENA_A) $(JUDGE_A) $(ENGINE_A) $(WIRE_A) $(BASE_A)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(JUDGE_LIBS) -lcmocka -o $@
 $(BUILD)/engines/%: $(BUILD)/tests/engines/%.o $(WIRE_A) $(BASE_A)
@@ -153,8 +169,8 @@ $(BUILD)/tools/%: $(BUILD)/tools/%.o $(ENGINE_A) $(WIRE_A) $(BASE_A)
 # Fuzz targets are built with clang's libFuzzer, library sources included, in their own objects.
 FUZZ_CC ?= clang
 FUZZ_FLAGS = -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
-	-ffp-contract=off -fno-strict-aliasing -D_GNU_SOURCE -DMLXFAST_DEBUG -Isrc $(PKG_CFLAGS) $(SECCOMP_CFLAGS)
-FUZZ_O := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(call find_c,src/base src/wire src/judge src/engine/checkpoint src/engine/text src/engine/memory))
+	-ffp-contract=off -fno-strict-aliasing -D_GNU_SOURCE -DMLXFAST_DEBUG -Isrc $(PKG_CFLAGS) $(SECCOMP_CFLAGS) $(CURL_CFLAGS)
+FUZZ_O := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(call find_c,src/base src/wire src/judge src/arena src/engine/checkpoint src/engine/text src/engine/memory))
 $(BUILD)/fuzz/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(FUZZ_CC) $(FUZZ_FLAGS) -MMD -MP -c $< -o $@

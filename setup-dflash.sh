@@ -17,8 +17,9 @@
 #                              to out/drafter/<ID> (MLXFAST_DFLASH_ASSISTANT_DIR is another name)
 #   BUILD                      where the programs are built, as for make; default build
 #
-# A folder holds the pinned files and a README.md at most: links, hard links and other files are
-# refused. Nothing is downloaded.
+# A folder holds the pinned files, a README.md and the lock of `mlxfast fetch` at most: links, hard
+# links and other files are refused. Nothing is downloaded here: ./setup.sh TRACK does that, and where
+# it puts the target is where this looks when no folder is named.
 # exit codes: 0 ready; 1 something is missing or is not what is pinned; 2 usage
 set -eu
 from=$PWD
@@ -59,7 +60,6 @@ while [ $# -gt 0 ]; do
 done
 
 pins=tracks/$track
-build=${BUILD:-build}
 case $track in
 '' | */* | .*) usage "a track's id is a name, not '$track'" ;;
 laguna-nano-dflash-v1)
@@ -91,6 +91,11 @@ fi
 drafter=${given:-${alias:-$drafter}}
 loaded=$(placed "${MLXFAST_WEIGHTS_PATH:-}")
 reference=$(placed "${MLXFAST_REFERENCE_DIR:-}")
+build=${BUILD:-build}
+if [ -z "$reference$loaded$target" ] && [ -x "$build/mlxfast" ] && [ -f "$pins/fetch.json" ]; then
+    fetched=$("$build/mlxfast" fetch "$PWD/$pins" --print-path) || fetched=
+    if [ -d "$fetched" ]; then target=$fetched; fi
+fi
 reference=${reference:-${loaded:-$target}}
 weights=${loaded:-$reference}
 converted=$root/out/drafter/$track
@@ -125,6 +130,7 @@ if [ -z "$reference" ] || [ ! -d "$reference" ]; then
     missing=1
     {
         say "setup-dflash: the target is not there${reference:+: no folder $reference}."
+        if [ -f "$pins/fetch.json" ]; then say "  ./setup.sh $track fetches it. Or:"; fi
         say "  Put these files into one folder and set MLXFAST_REFERENCE_DIR to it:"
         list_files "$pins/target.sha256"
     } >&2
@@ -156,7 +162,8 @@ check_files() { # folder manifest
         [ ! -L "$entry" ] || refuse "$entry is a symbolic link: put the file itself there"
         [ -f "$entry" ] || refuse "$entry is not a file, and is not expected: remove it"
         [ "$(stat -c %h "$entry")" = 1 ] || refuse "$entry is a hard link: it has other names that could change it"
-        if [ -z "$(pinned_bytes "$manifest" "$name")" ] && [ "$name" != README.md ]; then
+        case $name in README.md | .mlxfast-reference-cache.lock) continue ;; esac
+        if [ -z "$(pinned_bytes "$manifest" "$name")" ]; then
             refuse "$entry is not expected: remove it"
         fi
     done < <(find "$folder" -mindepth 1 -maxdepth 1 -print0 | LC_ALL=C sort -z)

@@ -1,4 +1,5 @@
 /* mlxfast, the participant's program: a table of subcommands. */
+#include "arena/fetch/fetch.h"
 #include "base/buffer.h"
 #include "base/child.h"
 #include "base/error.h"
@@ -398,12 +399,91 @@ static int run_preflight(int argc, char **argv)
     return status;
 }
 
+/* ---- fetch ---- */
+
+static void print_fetch_json(const struct fetch_result *r)
+{
+    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:s?, s:s, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:f}",
+                          "track", r->track, "folder", r->folder, "repo", r->repo, "revision",
+                          r->revision, "link", r->link, "manifest_sha256", r->manifest_sha256,
+                          "files", (json_int_t)r->files, "bytes", (json_int_t)r->bytes, "fetched",
+                          (json_int_t)r->fetched, "fetched_bytes", (json_int_t)r->fetched_bytes,
+                          "skipped", r->skipped, "unchanged_by_lock", r->by_lock, "hashed",
+                          r->hashed, "seconds", r->seconds);
+    struct buffer text = {0};
+    json_write_ordered(o, 0, &text);
+    printf("%s\n", text.data);
+    buffer_free(&text);
+    json_decref(o);
+}
+
+static void print_fetch(const struct fetch_result *r, bool drafter)
+{
+    if (r->skipped) {
+        printf("skipped: nothing was fetched or checked; the %zu files of %s (%" PRIu64
+               " bytes) belong into %s\n",
+               r->files, r->track, r->bytes, r->folder);
+        return;
+    }
+    printf("%s: %zu files, %" PRIu64 " bytes, %s\n", r->track, r->files, r->bytes,
+           r->by_lock  ? "as they were when last hashed (sizes and times)"
+           : r->hashed ? "all hashed and right"
+                       : "right by their lengths, not all hashed");
+    if (r->fetched)
+        printf("fetched %zu files, %" PRIu64 " bytes, in %.1f s\n", r->fetched, r->fetched_bytes,
+               r->seconds);
+    if (r->link)
+        printf("link %s\n", r->link);
+    printf("in %s\n", r->folder);
+    if (!drafter)
+        printf("to transform: build/mlxfast transform --source %s --out weights\n", r->folder);
+}
+
+static void note_fault(const struct error *fault)
+{
+    fail("mlxfast fetch", fault);
+}
+
+static int run_fetch(int argc, char **argv)
+{
+    struct error err = {0};
+    struct arena a = {0};
+    struct fetch_settings settings;
+    struct fetch_result result;
+    int status = EXIT_OK;
+    switch (fetch_settings_parse(&a, argc, argv, &settings, &err)) {
+    case OPTIONS_HELP:
+        options_help(&fetch_command, stdout);
+        break;
+    case OPTIONS_ERROR:
+        status = fail(fetch_command.name, &err);
+        break;
+    case OPTIONS_OK:
+        if (settings.print_path) {
+            const char *folder;
+            if (fetch_folder(&a, &settings, &folder, &err))
+                printf("%s\n", folder);
+            else
+                status = fail(fetch_command.name, &err);
+        } else if (!fetch(&a, &settings, note_fault, &result, &err)) {
+            status = fail(fetch_command.name, &err);
+        } else if (settings.json) {
+            print_fetch_json(&result);
+        } else {
+            print_fetch(&result, settings.drafter);
+        }
+    }
+    arena_free(&a);
+    return status;
+}
+
 /* ---- the table ---- */
 
 static const struct {
     const char *name, *summary;
     int (*run)(int argc, char **argv);
 } subcommands[] = {
+    {"fetch", "gets the files that a track pins, and proves them", run_fetch},
     {"convert-drafter", "brings a published DFlash drafter into the layout that the track pins",
      run_convert},
     {"transform", "writes a checkpoint as an engine is to load it", run_transform},

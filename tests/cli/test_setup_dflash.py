@@ -219,7 +219,20 @@ def test_what_is_not_as_pinned_is_refused(small, side, what, flags):
 
 def test_a_model_card_may_stand_there(small):
     (small.target / "README.md").write_text("a card")
+    (small.target / ".mlxfast-reference-cache.lock").write_text("what mlxfast fetch leaves")
     assert small("--verify-only").returncode == 0
+
+
+def test_what_was_fetched_is_found(small, build, run):
+    """Where `mlxfast fetch` puts the target, this looks for it when nothing else is named."""
+    (small.track / "fetch.json").write_text(
+        '{"target": {"manifest": "target.sha256", "repo": "owner/small", "revision": "r1"}}')
+    cache = small.tmp / "cache"
+    refused(small("--verify-only", MLXFAST_REFERENCE_DIR=None, MLXFAST_HF_HOME=cache), "./setup.sh small-v1 fetches it")
+    there = cache / "hub/models--owner--small/snapshots/r1"
+    shutil.copytree(small.target, there)
+    result = small("--verify-only", MLXFAST_REFERENCE_DIR=None, MLXFAST_HF_HOME=cache)
+    assert result.returncode == 0 and f"target: {there}\n" in result.stdout, result.stderr
 
 
 def test_weights_beside_the_reference(small):

@@ -1,0 +1,28 @@
+/* The SHA-256 of a file that is still being written: a thread that reads behind the writer, so that
+ * the hash is of what the file holds, costs the transfer nothing, and is there when the last byte
+ * is. A finished file is hashed in the same way. */
+#ifndef MLXFAST_ARENA_FETCH_DIGEST_H
+#define MLXFAST_ARENA_FETCH_DIGEST_H
+
+#include "base/error.h"
+#include "base/sha256.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct digest;
+
+/* fd stays the caller's, open until the digest is freed; path is for messages and must live as
+ * long. done(argument) is called from the thread when the result is there; may be NULL. */
+struct digest *digest_begin(int fd, const char *path, void (*done)(void *), void *argument);
+void digest_advance(struct digest *d, uint64_t length); /* the file now holds so many bytes */
+void digest_restart(struct digest *d);                  /* it was cut to nothing */
+/* No more will come. sync: bring the file to the disk before the result. */
+void digest_close(struct digest *d, bool sync);
+uint64_t digest_hashed(struct digest *d); /* bytes so far */
+bool digest_is_ready(struct digest *d);
+/* After digest_close: waits, gives the result and frees. Errors: IO, FILE-CHANGED. */
+bool digest_take(struct digest *d, char hex[SHA256_HEX], struct error *err);
+void digest_abandon(struct digest *d); /* stops and frees; NULL is allowed */
+
+#endif

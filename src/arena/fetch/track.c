@@ -1,0 +1,113 @@
+#include "arena/fetch/track.h"
+
+#include "base/file.h"
+#include "base/json.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool optional_string(struct arena *a, const struct json_view *v, const char *key,
+                            const char **out, struct error *err)
+{
+    if (!json_has(v, key))
+        return true;
+    if (!json_get_string(v, key, out, err))
+        return false;
+    *out = arena_strdup(a, *out);
+    return true;
+}
+
+static bool required_string(struct arena *a, const struct json_view *v, const char *key,
+                            const char **out, struct error *err)
+{
+    if (!json_get_string(v, key, out, err))
+        return false;
+    *out = arena_strdup(a, *out);
+    return true;
+}
+
+static const char *from_root(struct arena *a, const char *root, const char *path)
+{
+    return !path || path[0] == '/' ? path : path_join(a, root, path);
+}
+
+/* Names that become folders of the cache. */
+static bool is_plain(const char *text, bool slash)
+{
+    const size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                  "0123456789._-/");
+    const char *first = strchr(text, '/');
+    return text[0] && text[n] == '\0' && !strstr(text, "..") && text[0] != '.' && text[0] != '/' &&
+           (slash ? first && first[1] && !strchr(first + 1, '/') : !first);
+}
+
+static bool read_model(struct arena *a, const char *folder, const struct json_view *v,
+                       struct fetch_track *t, struct error *err)
+{
+    static const char *const keys[] = {"manifest", "repo",         "revision",
+                                       "base_url", "fallback_url", "folder",
+                                       "link",     "min_free_gib", NULL};
+    if (!json_view_closed(v, keys, err) || !required_string(a, v, "manifest", &t->manifest, err) ||
+        !required_string(a, v, "repo", &t->repo, err) ||
+        !required_string(a, v, "revision", &t->revision, err) ||
+        !optional_string(a, v, "base_url", &t->base_url, err) ||
+        !optional_string(a, v, "fallback_url", &t->fallback_url, err) ||
+        !optional_string(a, v, "folder", &t->folder, err) ||
+        !optional_string(a, v, "link", &t->link, err) ||
+        (json_has(v, "min_free_gib") &&
+         !json_get_int64(v, "min_free_gib", 0, 1 << 20, &t->min_free_gib, err)))
+        return false;
+    const bool repo = is_plain(t->repo, true);
+    if (!repo || !is_plain(t->revision, false)) {
+        error_set(err, "TRACK-INVALID", "a repository is owner/name, a revision a plain name");
+        return error_at(err, v->file, repo ? "revision" : "repo", repo ? t->revision : t->repo);
+    }
+    t->manifest = path_join(a, folder, t->manifest);
+    t->folder = from_root(a, t->root, t->folder);
+    t->link = from_root(a, t->root, t->link);
+    return true;
+}
+
+bool fetch_track_read(struct arena *a, const char *track, bool drafter, struct fetch_track *out,
+                      struct error *err)
+{
+    char real[PATH_MAX];
+    const char *given = strchr(track, '/') ? track : path_join(a, "tracks", track);
+    *out = (struct fetch_track){0};
+    if (!*track || strcmp(track, ".") == 0 || strcmp(track, "..") == 0 || !realpath(given, real)) {
+        error_set(err, "TRACK-UNKNOWN",
+                  "there is no such track here (run it from the repository, "
+                  "or give the track's folder)");
+        return error_at(err, given, NULL, NULL);
+    }
+    const char *folder = arena_strdup(a, real);
+    char *root = arena_strdup(a, real);
+    out->id = path_basename(folder);
+    for (int up = 0; up < 2; up++) {
+        char *slash = strrchr(root, '/');
+        slash[slash == root] = '\0';
+    }
+    out->root = root;
+    const char *file = path_join(a, folder, "fetch.json"), *model = drafter ? "drafter" : "target";
+    if (!file_exists(file)) {
+        error_set(err, "TRACK-UNKNOWN", "the track says nothing about fetching");
+        return error_at(err, file, NULL, NULL);
+    }
+    json_t *value = json_read_file(file, 1 << 16, JSON_DEPTH_DEFAULT, err);
+    if (!value)
+        return false;
+    const struct json_view all = {value, file, ""};
+    static const char *const models[] = {"target", "drafter", NULL};
+    bool ok = json_view_closed(&all, models, err);
+    const json_t *object = NULL;
+    if (ok && !json_has(&all, model)) {
+        error_set(err, "TRACK-UNKNOWN", "the track has no %s to fetch", model);
+        ok = error_at(err, file, model, NULL);
+    }
+    ok = ok && json_get_object(&all, model, &object, err);
+    const struct json_view one = {object, file, model};
+    ok = ok && read_model(a, folder, &one, out, err);
+    json_decref(value);
+    return ok;
+}
