@@ -140,7 +140,7 @@ static bool shape_json;
 
 static const struct option_spec transform_specs[] = {
     {"--source", OPTION_TEXT, true, "DIR",
-     "A Laguna checkpoint; it is left as it is. Files may be links, as caches of downloads have "
+     "A checkpoint of a Laguna or a DeepSeek V4; it is left as it is. Files may be links, as caches of downloads have "
      "them.",
      &shape.source, NULL, 0, 0},
     {"--out", OPTION_TEXT, true, "DIR", "The folder to make. Nothing may stand there.", &shape.out,
@@ -178,7 +178,7 @@ static void print_transform_json(const struct transform_result *r)
 {
     json_t *o = json_pack(
         "{s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:s, s:f, s:f}",
+        "s:I, s:I, s:s, s:f, s:f}",
         "out", shape.out, "int8_attention", shape.int8_attention, "files", (json_int_t)r->files,
         "shards", (json_int_t)r->shards, "tensors", (json_int_t)r->tensors, "projections_quantized",
         (json_int_t)r->quantized, "projections_kept", (json_int_t)r->kept,
@@ -188,6 +188,7 @@ static void print_transform_json(const struct transform_result *r)
         "shards_cloned", (json_int_t)r->cloned, "tensors_dropped", (json_int_t)r->dropped,
         "dropped_bytes", (json_int_t)r->dropped_bytes, "file_bytes", (json_int_t)r->file_bytes,
         "max_bytes", r->max_bytes > INT64_MAX ? (json_int_t)0 : (json_int_t)r->max_bytes,
+        "expert_tensors", (json_int_t)r->experts, "expert_bytes", (json_int_t)r->expert_bytes,
         "transform_source_sha256", transform_source_sha256, "relative_error", r->relative_error,
         "seconds", r->seconds);
     struct buffer text = {0};
@@ -209,12 +210,17 @@ static void print_transform(const struct transform_result *r)
             printf("; they differ by %.3g %% (root mean square)", 100 * r->relative_error);
         printf("\n");
     }
+    if (r->experts)
+        printf("%zu tensors of experts, %" PRIu64 " bytes, stay in %s: experts/manifest.json\n",
+               r->experts, r->expert_bytes, shape.source);
     if (r->dropped)
         printf("%zu tensors left out that are not of text, %" PRIu64 " bytes\n", r->dropped,
                r->dropped_bytes);
-    printf("%" PRIu64 " bytes of tensors (source %" PRIu64 "); one decoded token reads %" PRIu64
-           " (source %" PRIu64 ")\n",
-           r->bytes, r->source_bytes, r->bytes_per_token, r->source_bytes_per_token);
+    printf("%" PRIu64 " bytes of tensors (source %" PRIu64 ")", r->bytes, r->source_bytes);
+    if (r->bytes_per_token)
+        printf("; one decoded token reads %" PRIu64 " (source %" PRIu64 ")", r->bytes_per_token,
+               r->source_bytes_per_token);
+    printf("\n");
     printf("wrote %s: %zu files, %" PRIu64
            " bytes, %zu of %zu shards cloned, %zu tensors, %.1f s\n",
            shape.out, r->files, r->file_bytes, r->cloned, r->shards, r->tensors, r->seconds);

@@ -10,6 +10,7 @@
 #include "engine/checkpoint/inventory.h"
 #include "engine/model/laguna_config.h"
 #include "engine/text/tokenizer.h"
+#include "engine/transform/experts.h"
 #include "engine/transform/transform.h"
 #include "engine/transform/weights_cap.h"
 
@@ -52,6 +53,7 @@ struct job {
     struct arena *arena;
     const char *folder;
     bool has_index, config_read;
+    bool split; /* its experts lie elsewhere */
     json_t *config;
     struct laguna_config laguna;
     struct entry *index; /* sorted by tensor */
@@ -147,9 +149,12 @@ static void look_at_config(struct job *j)
         return;
     }
     const char *type = json_string_value(json_object_get(j->config, "model_type"));
+    j->split = type && experts_is_split(type);
+    if (j->split)
+        return;
     if (!type || strcmp(type, "laguna") != 0) {
         find(j, type ? "UNKNOWN-MODEL-TYPE" : "CONFIG-INVALID", at(j, CONFIG), "model_type", type,
-             "expected laguna");
+             "expected laguna or deepseek_v4");
         return;
     }
     j->config_read = laguna_config_parse(j->arena, j->config, at(j, CONFIG), &j->laguna, &e) &&
@@ -443,6 +448,25 @@ static void check_inventory(struct job *j)
     add_finding(j, &e);
 }
 
+/* Weights whose experts lie in another folder: what the manifest says of them. A reference, which
+ * holds its experts itself, has no manifest. */
+static void check_experts(struct job *j)
+{
+    struct error e = {0};
+    struct experts_seen seen;
+    const char *reference = getenv(experts_folder_variable);
+    bool own = false;
+    for (size_t i = 0; i < j->found.tensor_count && !own; i++)
+        own = experts_is_expert(j->found.tensors[i].name);
+    if (!j->split || own)
+        return;
+    if (!file_exists(at(j, experts_manifest_name)))
+        find(j, "CHECKPOINT-MISSING-FILE", at(j, experts_manifest_name), NULL, NULL,
+             "the file is missing, and so are the experts");
+    else if (!experts_check(j->folder, reference && *reference ? reference : NULL, &seen, &e))
+        add_finding(j, &e);
+}
+
 /* ---- the mend ---- */
 
 static void quote(struct buffer *out, const char *text)
@@ -526,6 +550,7 @@ bool preflight(const struct preflight_options *o, struct preflight_report *out, 
         join_shards(&j);
         check_index(&j);
         check_inventory(&j);
+        check_experts(&j);
     }
     for (size_t i = 0; i < j.shard_count; i++)
         file_unmap(&j.shards[i].map);

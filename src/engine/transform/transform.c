@@ -10,6 +10,7 @@
 #include "engine/model/laguna_config.h"
 #include "engine/model/laguna_quantization.h"
 #include "engine/transform/envelope.h"
+#include "engine/transform/experts.h"
 #include "engine/transform/stream.h"
 #include "engine/transform/weights_cap.h"
 
@@ -62,12 +63,14 @@ struct job {
     struct arena arena;
     struct checkpoint *source;
     struct checkpoint kept; /* a view of it: the tensors of text alone */
+    bool split;             /* the tensors that are not of experts, instead of those of text */
     struct laguna_config config;
     json_t *new_config;
     struct shard *shards;
     struct input *inputs;
     size_t input_count, input_room;
     struct buffer config_text, index_text; /* the latter empty where the source has no index */
+    struct buffer manifest_text;           /* of experts; empty where there is none */
     struct progress progress;
     struct stream stream;
     double error_squares, squares;
@@ -91,8 +94,13 @@ static bool check_permitted(struct job *j)
 static bool check_inventory(struct job *j, const struct checkpoint *k, struct laguna_config *c)
 {
     const char *file = path_join(&j->arena, k->folder, CONFIG);
+    if (j->split && !j->o->int8_attention)
+        return true; /* the format, not the model: no inventory of it is here */
     if (strcmp(k->model_type, "laguna") != 0) {
-        error_set(j->err, "UNKNOWN-MODEL-TYPE", "only a Laguna can be transformed");
+        error_set(j->err, "UNKNOWN-MODEL-TYPE",
+                  j->split ? "only a Laguna has INT8 attention"
+                           : "only a Laguna or a DeepSeek V4 can be "
+                             "transformed");
         return error_at(j->err, file, "model_type", k->model_type);
     }
     struct inventory inventory = {.arena = &j->arena};
@@ -216,9 +224,12 @@ static void select_tensors(struct job *j)
     j->kept.tensor_bytes = 0;
     for (size_t i = 0; i < k->tensor_count; i++) {
         const struct tensor *t = &k->tensors[i];
-        if (is_kept(t->name)) {
+        if (j->split ? !experts_is_expert(t->name) : is_kept(t->name)) {
             j->kept.tensors[j->kept.tensor_count++] = *t;
             j->kept.tensor_bytes += t->bytes;
+        } else if (j->split) {
+            j->result->experts++;
+            j->result->expert_bytes += t->bytes;
         } else {
             j->result->dropped++;
             j->result->dropped_bytes += t->bytes;
@@ -349,7 +360,8 @@ static void plan_shards(struct job *j)
         for (size_t i = 0; i < j->kept.tensor_count; i++)
             if (j->kept.tensors[i].shard == (int)s)
                 order[n++] = &j->kept.tensors[i];
-        qsort(order, n, sizeof *order, by_place);
+        if (!j->split) /* there the spec wants them by name, as they are */
+            qsort(order, n, sizeof *order, by_place);
         struct shard *to = &j->shards[s];
         to->name = k->shards[s].file_name;
         to->items = arena_array(&j->arena, 3 * n + 1, sizeof *to->items);
@@ -392,6 +404,14 @@ static bool plan_index(struct job *j)
     return true;
 }
 
+static bool plan_manifest(struct job *j)
+{
+    char *path;
+    return experts_find_path(&j->arena, j->o->placed_at ? j->o->placed_at : j->o->out,
+                             j->source->folder, &path, j->err) &&
+           experts_write_manifest(&j->arena, j->source, path, &j->manifest_text, j->err);
+}
+
 /* Everything that will be written is known before anything is. */
 static bool plan(struct job *j)
 {
@@ -401,11 +421,11 @@ static bool plan(struct job *j)
     plan_shards(j);
     json_write_canonical(j->new_config, 2, &j->config_text);
     buffer_char(&j->config_text, '\n');
-    if (!plan_index(j))
+    if (!plan_index(j) || (j->split && !plan_manifest(j)))
         return false;
     r->source_bytes = j->source->tensor_bytes;
-    r->source_bytes_per_token = laguna_config_bytes_per_token(&j->config);
-    r->file_bytes = j->config_text.length + j->index_text.length;
+    r->source_bytes_per_token = j->split ? 0 : laguna_config_bytes_per_token(&j->config);
+    r->file_bytes = j->config_text.length + j->index_text.length + j->manifest_text.length;
     for (size_t s = 0; s < j->source->shard_count; s++)
         r->file_bytes += j->shards[s].file_bytes;
     for (size_t i = 0; i < j->input_count; i++)
@@ -535,8 +555,10 @@ static bool read_back(struct job *j, const char *folder)
     struct laguna_config c;
     if (!checkpoint_open(folder, &k, j->err))
         return false;
-    const bool ok = check_inventory(j, k, &c);
-    if (ok)
+    struct experts_seen seen;
+    const bool ok = check_inventory(j, k, &c) &&
+                    (!j->split || experts_check(folder, j->source->folder, &seen, j->err));
+    if (ok && !j->split)
         j->result->bytes_per_token = laguna_config_bytes_per_token(&c);
     checkpoint_close(k);
     return ok;
@@ -558,6 +580,9 @@ static bool write_folder(struct job *j, struct folder_build *build)
     ok = ok && write_text(j, build, CONFIG, j->config_text.data, j->config_text.length);
     if (j->index_text.length)
         ok = ok && write_text(j, build, INDEX, j->index_text.data, j->index_text.length);
+    if (j->manifest_text.length)
+        ok = ok && write_text(j, build, experts_manifest_name, j->manifest_text.data,
+                              j->manifest_text.length);
     progress_end(&j->progress);
     const char *digest = arena_printf(&j->arena, "%s\n", transform_source_sha256);
     ok = ok && write_text(j, build, SOURCE_DIGEST, digest, strlen(digest)) && check_inputs(j) &&
@@ -578,6 +603,7 @@ static bool make(struct job *j)
     if (!weights_cap_read(j->o->max_bytes, &j->result->max_bytes, j->err) || !check_permitted(j) ||
         !checkpoint_open(j->o->source, &j->source, j->err) || !list_inputs(j))
         return false;
+    j->split = experts_is_split(j->source->model_type);
     select_tensors(j);
     if (!check_inventory(j, &j->kept, &j->config) ||
         !folder_plan(&j->arena, j->o->out, &build, j->err) || !plan(j) ||
@@ -603,6 +629,7 @@ bool transform(const struct transform_options *o, struct transform_result *resul
         buffer_free(&j.shards[i].header);
     buffer_free(&j.config_text);
     buffer_free(&j.index_text);
+    buffer_free(&j.manifest_text);
     json_decref(j.new_config);
     checkpoint_close(j.source);
     arena_free(&j.arena);

@@ -16,6 +16,7 @@
 
 struct transform_options {
     const char *source, *out; /* folders; nothing may stand at out */
+    const char *placed_at;    /* where the result will lie; NULL: at out */
     const char *contract;     /* what permits int8_attention; NULL: nothing does */
     const char *max_bytes;    /* as weights_cap_read */
     bool int8_attention;
@@ -32,6 +33,8 @@ struct transform_result {
     size_t cloned;                       /* shards that are their source's, to the byte */
     size_t dropped;                      /* tensors that are not of text */
     uint64_t dropped_bytes;
+    size_t experts; /* tensors that stay in the source's shards */
+    uint64_t expert_bytes;
     uint64_t source_bytes, bytes;   /* of tensors */
     uint64_t file_bytes, max_bytes; /* of the files that count; UINT64_MAX: no limit */
     uint64_t source_bytes_per_token, bytes_per_token; /* weights that one decoded token reads */

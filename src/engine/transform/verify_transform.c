@@ -332,6 +332,7 @@ bool verify_transform(const struct verify_transform_options *o, struct verify_tr
     struct transform_result result;
     const struct transform_options again = {.source = o->source,
                                             .out = second_place(&j),
+                                            .placed_at = o->weights,
                                             .contract = o->contract,
                                             .max_bytes = o->max_bytes,
                                             .int8_attention = o->int8_attention,
