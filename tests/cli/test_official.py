@@ -8,9 +8,11 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import time
 
 import pytest
+from conftest import BUILD
 from judge_kit import assert_sealed
 from official_kit import ARMED, BOX, QUIET, STATISTICS, OfficialKit, composite, lower_median, status_of
 
@@ -520,4 +522,40 @@ def test_killed_at_any_moment(kit, how, after):
     while no_orphans(kit.folder) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert no_orphans(kit.folder) == []
+    assert list(kit.score.parent.iterdir()) == []
+
+
+# ---- where the score goes ----
+
+@pytest.mark.parametrize("what", ["contract", "golden", "calibration", "sub/engine", "sub/weights/score.json",
+                                  "base/engine", "base/weights/score.json", "log", "key"])
+def test_a_score_replaces_no_input(kit, what):
+    where = kit.folder / {"contract": "contract.json", "golden": "public.golden.json",
+                          "calibration": "calibration.json"}.get(what, what)
+    assert where.exists() or where.parent.exists()
+    (kit.folder / "log").touch()
+    shutil.copy(kit.golden, kit.folder / "key")
+    before = where.read_bytes() if where.exists() else None
+    kit.score = where
+    extra = ["--signing-key", kit.folder / "key", "--log", kit.folder / "log"] if what in ("log", "key") else []
+    result = kit.official("--quiet", *extra)
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith("benchd iterate: SCORE-PATH-INVALID: "), result.stderr
+    assert (where.read_bytes() if where.exists() else None) == before
+
+
+def test_a_log_is_no_sealed_file(kit):
+    """The run would have passed, and then have lost its entry."""
+    result = kit.official("--quiet", "--signing-key", kit.calibration, "--log", kit.integrity)
+    assert result.returncode == 2 and "SCORE-PATH-INVALID" in result.stderr, result.stderr
+
+
+def test_a_full_disk(kit):
+    """No file may grow past 2000 bytes: the run ends with a line, and nothing is half-written."""
+    line = ["prlimit", "--fsize=2000:2000", BUILD / "benchd", "official", "--engine", "engine", "--weights",
+            "weights", "--contract", kit.contract, "--golden", kit.golden, "--score-path", kit.score,
+            "--baseline-workspace", kit.base, "--baseline-calibration", kit.calibration, "--box", BOX, "--quiet"]
+    result = subprocess.run([str(a) for a in line], cwd=kit.sub, capture_output=True, text=True, timeout=120,
+                            env={**os.environ, "MLXFAST_GPU_TEMP_CMD": "echo 30"})
+    assert result.returncode == 1 and "IO: write: File too large" in result.stderr, result.stderr
     assert list(kit.score.parent.iterdir()) == []

@@ -10,6 +10,7 @@
 #include "judge/seal.h"
 #include "judge/weights_format.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -81,6 +82,65 @@ bool official_is_local_iterate(const struct official *r)
     return r->o->local && r->o->mode == ITERATE_LOCAL_ITERATE;
 }
 
+/* The path without links; of one that is not there yet, its folder's. NULL: neither is there. */
+static const char *whole_path(struct arena *a, const char *path, bool follow)
+{
+    char real[PATH_MAX];
+    if (follow && realpath(path, real) != NULL)
+        return arena_strdup(a, real);
+    const char *slash = strrchr(path, '/');
+    const char *folder = slash == NULL   ? "."
+                         : slash == path ? "/"
+                                         : arena_strndup(a, path, (size_t)(slash - path));
+    return realpath(folder, real) != NULL ? path_join(a, real, path_basename(path)) : NULL;
+}
+
+/* Whether a file that will be written is the input, or lies in it where it is a folder. */
+static bool hits(struct arena *a, const char *output, const char *input)
+{
+    const char *out = whole_path(a, output, false); /* a link there would itself be replaced */
+    const char *in = input != NULL ? whole_path(a, input, true) : NULL;
+    if (out == NULL || in == NULL)
+        return false;
+    const size_t n = strlen(in);
+    return strncmp(out, in, n) == 0 && (out[n] == '\0' || out[n] == '/');
+}
+
+/* What is sealed must not replace what it is about. */
+static bool check_output(struct official *r, struct error *err)
+{
+    const struct official_options *o = r->o;
+    const char *base = roots_workspace(o->baseline_workspace);
+    const size_t folder = (size_t)(path_basename(o->score_path) - o->score_path);
+    const char *const sealed[] = {
+        o->score_path, arena_printf(&r->arena, "%s.sha256", o->score_path),
+        arena_printf(&r->arena, "%.*sbenchmark-integrity.json", (int)folder, o->score_path)};
+    const char *const inputs[] = {o->contract,
+                                  calibration_path(o->baseline_calibration),
+                                  o->engine,
+                                  o->weights,
+                                  o->pool,
+                                  base != NULL ? path_join(&r->arena, base, o->engine) : NULL,
+                                  base != NULL ? path_join(&r->arena, base, o->weights) : NULL,
+                                  o->draw_file,
+                                  evidence_key_of(o->signing_key),
+                                  evidence_log_of(o->log)};
+    bool ok = true;
+    for (size_t s = 0; s < sizeof sealed / sizeof *sealed; s++) {
+        for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+            ok = ok && !hits(&r->arena, sealed[s], inputs[i]);
+        for (size_t i = 0; i < o->golden_count; i++)
+            ok = ok && !hits(&r->arena, sealed[s], o->goldens[i].path) &&
+                 !hits(&r->arena, sealed[s], o->goldens[i].control_path);
+    }
+    if (ok)
+        return true;
+    error_set(err, "SCORE-PATH-INVALID",
+              "the score, its digest or its integrity file would replace an input of the run, or "
+              "lie in one");
+    return error_at(err, NULL, "--score-path", o->score_path);
+}
+
 bool official_open(struct official *r, struct error *err)
 {
     const struct official_options *o = r->o;
@@ -88,7 +148,7 @@ bool official_open(struct official *r, struct error *err)
     r->gates_only = !o->local && skip != NULL && strcmp(skip, "1") == 0;
     if (!contract_track_from_environment(&track, err) ||
         !contract_load(o->contract, track, &r->contract, err) || !check_contract(r, err) ||
-        !check_goldens(r, err) || !check_environment(r, err) ||
+        !check_goldens(r, err) || !check_output(r, err) || !check_environment(r, err) ||
         !run_resolve_spec(&r->arena, r->contract, o->candidate_spec, o->mtp_depth, &r->spec, err) ||
         !semantic_judge_from_environment(&r->semantic, err))
         return false;
