@@ -170,7 +170,7 @@ def test_without_a_drafter_the_mode_is_not_loaded(shared):
 
 def iterate(build, folder, *extra, spec=None):
     contract = json.loads((TRACK / "contract.json").read_text())
-    contract["allowed_modes"] = ["serial", "dflash"]
+    contract.update(allowed_modes=["serial", "dflash"], benchmark_decode_steps=128)
     (folder / "contract.json").write_text(json.dumps(contract))
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLXFAST_", "BENCH_WORKER_"))}
     return subprocess.run(

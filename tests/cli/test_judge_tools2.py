@@ -66,7 +66,8 @@ def test_explanation_has_the_numbers(benchd, tmp_path):
                     timed_token_near_tie_relative_gap=0.015, correctness_steps=75,
                     decode_speedup_floor=0.91, allowed_modes=["serial", "dflash"],
                     prefill_band_down_enabled=True, prefill_band_down_tolerance=0.2,
-                    scored_batch_size=8, score_prefill_weight=1, score_decode_weight=3)
+                    scored_batch_size=8, score_prefill_weight=1, score_decode_weight=3,
+                    benchmark_decode_steps=128)
     path = tmp_path / "contract.json"
     path.write_text(json.dumps(contract))
     page = plain(benchd("explain-contract", path).stdout)
@@ -89,7 +90,8 @@ def test_explanation_has_the_numbers(benchd, tmp_path):
 def test_explanation_of_a_base_cases_length(benchd, tmp_path, steps, iterate, submit):
     """iterate asks for the longer of the check and the decode window with its seed."""
     path = tmp_path / "contract.json"
-    path.write_text(json.dumps({**json.loads(NANO.read_text()), "correctness_steps": steps}))
+    path.write_text(json.dumps({**json.loads(NANO.read_text()), "correctness_steps": steps,
+                                "benchmark_decode_steps": 128}))
     page = plain(benchd("explain-contract", path).stdout)
     assert (f"at least {steps} expected tokens to be checked for correctness, {iterate} in "
             f"local-iterate and {submit} in local-submit") in page

@@ -4,6 +4,7 @@ That it all holds on a machine is measured by hand (docs/ranked-run.md), never a
 import importlib.machinery
 import importlib.util
 import json
+import os
 import subprocess
 import types
 
@@ -93,9 +94,12 @@ def test_make_refuses_a_share_that_is_none(share):
     assert result.returncode == 2 and "SLOWED is a number of thousandths" in result.stderr
 
 
+UNSET = {k: v for k, v in os.environ.items() if k not in ("BUILD", "MAKEFLAGS")}
+
+
 def test_a_slowed_build_is_a_folder_of_its_own_and_differs_in_the_serving_part_alone():
     text = subprocess.run(["make", "-nB", "SLOWED=30", "build/slowed-30/bench-worker"], cwd=ROOT, capture_output=True,
-                          text=True, timeout=60).stdout
+                          text=True, timeout=60, env=UNSET).stdout
     slowed = {line.split(" -c ")[1].split()[0] for line in text.splitlines()
               if "-DSLOWED_PER_THOUSAND=30" in line and " -c " in line}
     assert "src/engine/serve/slowed.c" in slowed and "src/engine/serve/worker.c" in slowed

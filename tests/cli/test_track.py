@@ -72,8 +72,8 @@ def test_a_pool_golden_is_recorded_again_byte_for_byte(build, run, nano, tmp_pat
     result = run([build / "record-correctness-golden", "--worker-bin", build / "bench-worker",
                   "--weights", nano, "--contract", TRACK / "contract.json", "--out", out,
                   "--prompt-tokens", TRACK / "prompts" / f"{name}.txt", "--case-name", name,
-                  "--steps", "1024", "--benchmark-free-run", "--benchmark-steps", "128",
-                  "--quiet"], timeout=500)
+                  "--steps", "1024", "--benchmark-free-run", "--benchmark-steps",
+                  str(CONTRACT["benchmark_decode_steps"]), "--quiet"], timeout=500)
     assert result.returncode == 0, result.stderr
     assert out.read_bytes() == (TRACK / "pool" / f"{name}.golden.json").read_bytes()
 
@@ -100,7 +100,7 @@ def test_our_engine_passes(build, run, nano, tmp_path, mode):
 
 
 def test_every_pool_golden_serves_local_iterate(build, run, nano, tmp_path):
-    """One of them, driven: they hold the 129 tokens that local-iterate asks of a case."""
+    """One of them, driven: they hold the 1,024 tokens that local-iterate asks of a case."""
     entry = POOL[0]
     result = run([build / "benchd", "iterate", "--engine", build / "bench-worker", "--weights", nano,
                   "--golden", TRACK / entry["path"], "--contract", TRACK / "contract.json",

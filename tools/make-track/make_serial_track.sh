@@ -34,7 +34,7 @@ for prompt in "$prompts"/*.txt; do
     name=$(basename "$prompt" .txt)
     record "$out/pool/$name.golden.json" "$work/$name.screen.json" \
         --prompt-tokens "$prompt" --case-name "$name" --steps 1024 \
-        --benchmark-free-run --benchmark-steps 128
+        --benchmark-free-run --benchmark-steps 1023
 done
 
 # The public golden: every gate, and an oracle as long as local-submit's window.
