@@ -457,6 +457,10 @@ def test_a_password_in_a_url_is_not_shown(fetcher, server):
     result = fetcher(server.url.replace("//", "//me:hidden@"))
     refused(result, "FETCH-HTTP", server.url)
     assert "hidden" not in result.stderr
+    server.always[BIG] = ("truncate", HALF)
+    fetcher(server.url.replace("//", "//me:hidden@"), "--retries", 0)
+    etag = fetcher.part(BIG).with_name(fetcher.part(BIG).name + ".etag")
+    assert etag.read_text() == f"{server.url}\n{server.tag(BIG)}\n", "nor kept on the disk"
 
 
 @pytest.fixture(scope="module")
@@ -669,6 +673,10 @@ def test_bad_input(fetcher, server, tmp_path):
         result = fetcher(server, *flags, **variables)
         assert result.returncode == 2 and word in result.stderr, result.stderr
     refused(fetcher(None), "FETCH-NO-SOURCE", "config.json", "--base-url")
+    mine = tmp_path / "mine"
+    mine.write_text("my own")
+    refused(fetcher(server, "--lock-path", mine), "LOCK-IN-THE-WAY", mine)
+    assert mine.read_text() == "my own"
     (fetcher.folder / "config.json").mkdir()
     refused(fetcher(server), "NOT-A-REGULAR-FILE", fetcher.folder / "config.json")
     shutil.rmtree(fetcher.folder)

@@ -176,7 +176,9 @@ static bool work(struct job *j, struct fetch_result *r, struct error *err)
         r->by_lock = true;
         return true;
     }
-    fetch_lock_forget(j->a, j->lock_path); /* whatever is found from here on, it is of the past */
+    /* Whatever is found from here on, it is of the past. */
+    if (!fetch_lock_forget(j->a, j->lock_path, err))
+        return false;
     const bool hashes = !j->s->no_hash_verify;
     if (!make_plan(j, hashes, &plan, err))
         return false;

@@ -93,8 +93,20 @@ bool fetch_lock_write(const char *path, const char *folder, const struct fetch_m
     return ok;
 }
 
-void fetch_lock_forget(struct arena *a, const char *path)
+bool fetch_lock_forget(struct arena *a, const char *path, struct error *err)
 {
+    struct stat st;
+    struct buffer text = {0};
+    if (lstat(path, &st) == 0) {
+        const bool ours = file_read(path, LOCK_BYTES_MOST, &text, NULL) &&
+                          (text.length == 0 || text_starts(text.data, "version="));
+        buffer_free(&text);
+        if (!ours) {
+            error_set(err, "LOCK-IN-THE-WAY",
+                      "expected a lock of this program or nothing; it is left alone");
+            return error_at(err, path, NULL, NULL);
+        }
+    }
     const char *name = path_basename(path);
     const char *folder = name == path ? "." : arena_strndup(a, path, (size_t)(name - path));
     const char *temporary = arena_printf(a, "%s.tmp.", name);
@@ -105,4 +117,5 @@ void fetch_lock_forget(struct arena *a, const char *path)
             unlinkat(dirfd(d), e->d_name, 0);
     if (d)
         closedir(d);
+    return true;
 }

@@ -13,8 +13,9 @@ bool fetch_lock_holds(const char *path, const char *folder, const struct fetch_m
 /* Written beside itself and renamed. Every file has just been hashed. */
 bool fetch_lock_write(const char *path, const char *folder, const struct fetch_manifest *m,
                       const char *repo, const char *revision, struct error *err);
-/* Removes it, and what killed runs left of it beside it. */
-void fetch_lock_forget(struct arena *a, const char *path);
+/* Removes it, and what killed runs left of it beside it. Error LOCK-IN-THE-WAY: what stands there
+ * is no lock, and is left alone. */
+bool fetch_lock_forget(struct arena *a, const char *path, struct error *err);
 
 struct mutation_lock {
     int fd;

@@ -76,6 +76,12 @@ static bool local_failure(struct task *t)
     return false;
 }
 
+/* As it is written down: a password in it is not for the disk. */
+static const char *base_shown(const struct task *t)
+{
+    return fetch_url_shown(t->work->arena, base_of(t));
+}
+
 /* Nothing of the part is kept. */
 static bool start_over(struct task *t)
 {
@@ -112,7 +118,7 @@ static bool judge(struct task *t)
     }
     if (t->response.etag[0] && offset == 0) {
         text_copy(t->etag, sizeof t->etag, t->response.etag);
-        fetch_part_keep_etag(&t->part, base_of(t), t->etag);
+        fetch_part_keep_etag(&t->part, base_shown(t), t->etag);
     }
     return true;
 }
@@ -230,7 +236,7 @@ static void attempt(struct task *t)
     t->redirects = 0;
     t->url = fetch_url_of_file(t->work->arena, base_of(t), t->item->file->path);
     if (!t->etag[0] && t->part.length)
-        fetch_part_etag(&t->part, base_of(t), t->etag);
+        fetch_part_etag(&t->part, base_shown(t), t->etag);
     request(t);
 }
 

@@ -97,7 +97,7 @@ const char *fetch_url_shown(struct arena *a, const char *url)
     const char *slashes = strstr(url, "://");
     const char *host = slashes ? slashes + 3 : url;
     const size_t authority = strcspn(host, "/?#"), whole = strcspn(host, "?#");
-    for (const char *p = host; p < host + authority; p++)
+    for (const char *p = host + authority; p-- > host;) /* a password may hold an '@' of its own */
         if (*p == '@')
             return arena_printf(a, "%.*s%.*s", (int)(host - url), url, (int)(host + whole - p - 1),
                                 p + 1);
