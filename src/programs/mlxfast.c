@@ -140,7 +140,8 @@ static bool shape_json;
 
 static const struct option_spec transform_specs[] = {
     {"--source", OPTION_TEXT, true, "DIR",
-     "A checkpoint of a Laguna or a DeepSeek V4; it is left as it is. Files may be links, as caches of downloads have "
+     "A checkpoint of a Laguna or a DeepSeek V4; it is left as it is. Files may be links, as "
+     "caches of downloads have "
      "them.",
      &shape.source, NULL, 0, 0},
     {"--out", OPTION_TEXT, true, "DIR", "The folder to make. Nothing may stand there.", &shape.out,

@@ -104,8 +104,8 @@ static void test_abandon(void **state)
     assert_false(file_exists(f->build.out));
 }
 
-/* A run that was killed leaves its folder unlocked: the next removes it, folders in it too. One that
- * lives, and what only looks alike, stay. */
+/* A run that was killed leaves its folder unlocked: the next removes it, folders in it too. One
+ * that lives, and what only looks alike, stay. */
 static void test_left_over(void **state)
 {
     struct fixture *f = *state;
