@@ -25,7 +25,7 @@ def tool():
 
 def run(tree, number, ratio, half, score=None, null=(0.99, 1.01), verdict=None):
     low, high = ratio - half, ratio + half
-    return {"tree": tree, "run": number, "score": ratio if score is None else score, "ratio": ratio,
+    return {"tree": tree, "run": number, "passed": True, "why": "", "score": ratio if score is None else score, "ratio": ratio,
             "interval": [low, high], "sd": 0.01, "pairs": 24,
             "null": {"ratio": sum(null) / 2, "interval": list(null), "contains_one": null[0] <= 1 <= null[1]},
             "smallest_effect": 1.5 * half, "seconds": 60, "phases": 120, "phases_disturbed": 0,
@@ -58,6 +58,9 @@ def test_good_runs_hold(tool):
 
 @pytest.mark.parametrize("changed, what, but", [
     (run("same", 2, 1.001, 0.006, score=1.0062), "same: the score is 1.00", "run 2: 1.0062"),
+    ({**run("same", 2, 0.998, 0.006), "passed": False, "score": None, "why": "performance floor failed"},
+     "every run passes", "run 2: same: performance floor failed"),
+    ({**run("same", 2, 0.998, 0.006), "score": None}, "same: the score is 1.00", "run 2: none"),
     (run("same", 1, 1.004, 0.003), "same: 1 in its interval", "run 1: 1.0010 to 1.0070"),
     (run("same", 1, 1.001, 0.006, null=(1.002, 1.02)), "same: 1 in the null pairs' interval",
      "run 1: 1.0110, 1.0020 to 1.0200"),
