@@ -166,7 +166,7 @@ def test_a_ranked_run_would_start(quiet, contract):
     assert found["quiescence"]["load"] >= 0 and found["quiescence"]["others_cpu"] >= 0
     result = quiet("--contract", contract(), command="echo 41.5")
     assert result.returncode == 0
-    assert "a ranked run would start\n" in result.stdout and "41.5 C (60 at most)" in result.stdout
+    assert "a ranked run would start\n" in result.stdout and "41.5 C (60 C at most)" in result.stdout
 
 
 @pytest.mark.parametrize("members, command, verdict, why", [
@@ -196,6 +196,13 @@ def test_a_busy_neighbour_is_seen(quiet, contract):
     found = json.loads(result.stdout)
     assert result.returncode == 1 and found["verdict"] == "QUIESCENCE-TIMEOUT"
     assert "others take" in found["why"]
+
+
+def test_a_missing_reader_comes_before_a_busy_machine(quiet, contract):
+    """As a ranked run, which is refused for it before it waits."""
+    result = quiet("--contract", contract(load_max=1e-9), "--json")
+    found = json.loads(result.stdout)
+    assert found["verdict"] == ("QUIESCENCE-TIMEOUT" if found["readers"]["temperature"] else "TEMPERATURE-READER-MISSING")
 
 
 def test_no_temperature_needed(quiet, contract):

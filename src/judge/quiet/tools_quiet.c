@@ -45,6 +45,9 @@ static bool look(struct quiet *q, struct finding *f, struct error *err)
     *f = (struct finding){.cool.celsius = NAN};
     if (q->off)
         find(f, "QUIET-GATES-DISABLED", "MLXFAST_LOCAL_COOL_GATE is 0");
+    /* A ranked run is refused for it before it waits for anything. */
+    if (q->thermometer.kind == THERMOMETER_NONE && r->temperature_required)
+        find(f, "TEMPERATURE-READER-MISSING", "no reader, and MLXFAST_GPU_TEMP_CMD is not set");
     q->last = work_read(q->system);
     if (!q->system->sleep(q->system->context, WINDOW, err))
         return false;
@@ -95,7 +98,7 @@ static void print_text(const struct quiet *q, const struct finding *f)
     printf("  others' work   %s processors (below %g)\n", shown(n->others_cpu, "%.2f", text),
            r->others_cpu_max);
     printf("  GPU use        %s (below %g)\n", shown(n->gpu_use, "%.2f", text), r->gpu_use_max);
-    printf("  temperature    %s C (%g at most)\n", shown(f->cool.celsius, "%.1f", text),
+    printf("  temperature    %s (%g C at most)\n", shown(f->cool.celsius, "%.1f C", text),
            r->celsius_max);
     if (!f->verdict)
         printf("a ranked run would start\n");
