@@ -345,7 +345,13 @@ int tool_cool_gate_only(int argc, char **argv)
         quiet_system_close(s);
         return fail(tool, &err);
     }
-    code = report_gate(&g, &r);
+    /* A signal while a temperature was read looks like a reading that failed. */
+    if (interrupt_requested()) {
+        error_set(&err, "Interrupted", "stopped by a signal while waiting for quiet");
+        code = fail(tool, &err);
+    } else {
+        code = report_gate(&g, &r);
+    }
     quiet_close(g.quiet);
     quiet_system_close(s);
     return code;
