@@ -379,8 +379,7 @@
     REFUSALS_SURFACE(X)                                                                            \
     REFUSALS_JOB(X)                                                                                \
     REFUSALS_QUIET(X)                                                                              \
-    REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_BLOCKS(X) REFUSALS_BASELINE(X)               \
-        REFUSALS_RUN(X)
+    REFUSALS_SANDBOX(X) REFUSALS_MANIFEST(X) REFUSALS_BLOCKS(X) REFUSALS_BASELINE(X) REFUSALS_RUN(X)
 
 struct refusal {
     const char *group, *name, *meaning;
