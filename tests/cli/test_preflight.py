@@ -7,6 +7,7 @@ import struct
 import subprocess
 
 import pytest
+from peak_memory import run_measured
 
 from conftest import ROOT
 from test_transform_weights import FIRST, INDEX, NANO, SECOND, read_shard, write_shard
@@ -219,13 +220,8 @@ def test_no_weight_is_read(build, tmp_path):
     made = run([build / "synth-checkpoint", "--config", ROOT / "tracks/laguna-xs-2.1-dflash-v1/config.json", "--layers",
                 "1", "--headers-only", "--out", tmp_path / "big"])
     assert made.returncode == 0, made.stderr
-    process = subprocess.Popen([build / "mlxfast", "preflight", "--weights", tmp_path / "big", "--no-tokenizer"],
-                               stdout=subprocess.PIPE)
-    assert process.stdout.read().startswith(b"ok: ")
-    process.stdout.close()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0 and usage.ru_maxrss < 200 << 10
+    code, printed, peak = run_measured([build / "mlxfast", "preflight", "--weights", tmp_path / "big", "--no-tokenizer"])
+    assert code == 0 and printed.startswith("ok: ") and peak < 200 << 10
 
 
 @pytest.mark.parametrize("seed", range(60 if "MLXFAST_TEST_QUICK" not in os.environ else 10))

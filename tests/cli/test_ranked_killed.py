@@ -61,14 +61,15 @@ def ours(folder):
     return found
 
 
-def nothing_goes_on(kit):
+def nothing_goes_on(kit, killed=False):
+    """What SIGKILL stopped in the middle of writing may keep its temporary name."""
     end = time.monotonic() + 30
     while ours(kit.folder):
         assert time.monotonic() < end, ours(kit.folder)
         time.sleep(0.02)
     assert [p for p in kit.folder.rglob("*") if p.is_socket()] == []
     assert list(kit.temporary.iterdir()) == []
-    assert [p for p in kit.folder.rglob("*") if ".tmp" in p.name] == []
+    assert killed or [p for p in kit.folder.rglob("*") if ".tmp" in p.name] == []
 
 
 def the_log_is_usable(kit, entries):
@@ -105,8 +106,9 @@ def test_twenty_random_moments(kit):
         except subprocess.TimeoutExpired:
             process.send_signal(how)
             process.communicate(timeout=60)
-        nothing_goes_on(kit)
-        left = {p.name for p in kit.score.parent.iterdir()}
+        killed = process.returncode == -signal.SIGKILL
+        nothing_goes_on(kit, killed)
+        left = {p.name for p in kit.score.parent.iterdir() if not (killed and ".tmp" in p.name)}
         # All of a score or none of it; its statement and its entry come after it.
         if kit.score.exists() and (kit.score.parent / "benchmark-integrity.json").exists():
             assert SEALED <= left <= whole_set

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from peak_memory import run_measured
 
 from conftest import ROOT
 
@@ -254,14 +255,12 @@ def test_killed_in_the_middle_and_run_again(build, big, tmp_path):
     process.wait(timeout=60)
     (left,) = [p.name for p in tmp_path.iterdir()]
     assert left.startswith("out.tmp.")
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
+    code, _, peak = run_measured(command)
+    assert code == 0
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
     for path in big.glob("*.safetensors"):
         assert run(["cmp", path, tmp_path / "out" / path.name]).returncode == 0
-    assert usage.ru_maxrss < 200 << 10, "KiB, of 0.9 GB"
+    assert peak < 200 << 10, "KiB, of 0.9 GB"
 
 
 def test_two_at_once_do_not_take_each_other_away(build, big, tmp_path):
@@ -390,10 +389,7 @@ def test_verify_is_killed_and_run_again(build, big, tmp_path):
     process.kill()
     process.wait(timeout=60)
     assert len(list(tmp_path.iterdir())) == 2
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert json.loads(process.stdout.read())["deterministic"] is True
-    process.stdout.close()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0 and usage.ru_maxrss < 200 << 10
+    code, printed, peak = run_measured(command)
+    assert json.loads(printed)["deterministic"] is True
+    assert code == 0 and peak < 200 << 10
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
