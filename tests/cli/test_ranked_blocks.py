@@ -7,6 +7,7 @@ import json
 import math
 import stat
 import subprocess
+import sys
 
 import pytest
 
@@ -334,8 +335,13 @@ def test_files_that_change_during_the_run(kit, path, name, category, code):
 
 
 def test_a_machine_that_others_use(kit):
-    kit.write_contract(quiet={"others_cpu_max": 1e-12, "wait_seconds": 0, "window_seconds": 2})
-    result = kit.run()
+    kit.write_contract(quiet={"others_cpu_max": 1e-3, "wait_seconds": 0, "window_seconds": 2})
+    neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        result = kit.run()
+    finally:
+        neighbour.kill()
+        neighbour.wait()
     m = kit.failed(result, "no_score", code=7, name="QUIESCENCE-TIMEOUT")
     assert "declined: contention" in result.stderr
     assert [g["quiescence"]["state"] for g in m["gates"]] == ["not-quiet"]
