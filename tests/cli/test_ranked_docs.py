@@ -14,6 +14,8 @@ import pytest
 from conftest import BUILD, ROOT
 from official_kit import status_of
 
+pytestmark = pytest.mark.xdist_group("ranked-docs")  # the walk is made once
+
 PAGE = ROOT / "docs" / "ranked-run.md"
 MARK = re.compile(r"^<!-- (run.*|by hand) -->$")
 # Of the repository, what the page's commands use.
