@@ -13,34 +13,6 @@ static const char block_protocol[] = "trusted_dflash_block_v1";
 /* |a - b| / max(|a|, |b|) never exceeds 2: a tolerance of 2 would be none. */
 static const double RELATIVE_END = 2;
 
-/* A declared object of known keys. */
-static bool open_object(const struct contract_reader *outer, enum contract_place place,
-                        const char *key, struct contract_reader *out)
-{
-    const json_t *object = json_object_get(outer->view.object, key);
-    if (!json_is_object(object))
-        return contract_refuse_value(outer, key, "must be an object");
-    *out = (struct contract_reader){
-        outer->c, {object, outer->c->path, contract_field(outer, key)}, outer->err};
-    const char *member;
-    json_t *value;
-    json_object_foreach((json_t *)object, member, value)
-    {
-        if (!contract_key_is_known(place, member))
-            return contract_refuse_key(out, place, member, contract_field(out, member), NULL);
-    }
-    return true;
-}
-
-static bool is_whole(const struct contract_reader *r, const char *const *keys, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (!contract_has(r, keys[i]))
-            return contract_refuse(r, contract_field(r, keys[i]), "missing",
-                                   "the group is declared whole or not at all");
-    return true;
-}
-
 static bool read_calibration(const struct contract_reader *outer)
 {
     static const char *const keys[] = {"serial_seconds_per_token", "band", "decode_tokens",
@@ -50,8 +22,8 @@ static bool read_calibration(const struct contract_reader *outer)
     b->has_calibration = contract_has(outer, "calibration");
     if (!b->has_calibration)
         return true;
-    if (!open_object(outer, CONTRACT_CALIBRATION, "calibration", &r) ||
-        !is_whole(&r, keys, COUNT_OF(keys)) ||
+    if (!contract_open_object(outer, CONTRACT_CALIBRATION, "calibration", &r) ||
+        !contract_is_whole(&r, keys, COUNT_OF(keys)) ||
         !contract_get_real(&r, keys[0], CONTRACT_REAL_POSITIVE, &b->serial_seconds_per_token) ||
         !contract_get_real(&r, keys[1], CONTRACT_REAL_POSITIVE, &b->calibration_band) ||
         !contract_get_count(&r, keys[2], 1, CONTRACT_COUNT_MAX, &b->calibration_decode_tokens) ||
@@ -102,8 +74,9 @@ bool contract_read_block_decode(const struct contract_reader *root)
     const char *protocol = NULL;
     if (!contract_has(root, "block_decode"))
         return true;
-    if (!open_object(root, CONTRACT_BLOCK_DECODE, "block_decode", &r) ||
-        !is_whole(&r, keys, COUNT_OF(keys)) || !contract_get_text(&r, "protocol", &protocol))
+    if (!contract_open_object(root, CONTRACT_BLOCK_DECODE, "block_decode", &r) ||
+        !contract_is_whole(&r, keys, COUNT_OF(keys)) ||
+        !contract_get_text(&r, "protocol", &protocol))
         return false;
     if (strcmp(protocol, block_protocol) != 0)
         return contract_refuse_value(&r, "protocol", "must be trusted_dflash_block_v1");
@@ -133,7 +106,7 @@ static bool read_mean_conditions(const struct contract_reader *r)
                 return contract_refuse_value(r, keys[i], "needs fidelity.work_binding_mean");
         return true;
     }
-    if (!is_whole(r, keys, COUNT_OF(keys)) ||
+    if (!contract_is_whole(r, keys, COUNT_OF(keys)) ||
         !contract_get_real(r, keys[0], CONTRACT_REAL_NOT_NEGATIVE, &f->largest_honest_mean) ||
         !contract_get_real(r, keys[1], CONTRACT_REAL_POSITIVE, &f->nearest_cheat_mean))
         return false;
@@ -152,8 +125,8 @@ static bool read_conditions(const struct contract_reader *outer)
         "decode_tokens",        "machine",       "measured_with"};
     struct contract_fidelity *f = &outer->c->fidelity;
     struct contract_reader r;
-    if (!open_object(outer, CONTRACT_CONDITIONS, "conditions", &r) ||
-        !is_whole(&r, keys, COUNT_OF(keys)) ||
+    if (!contract_open_object(outer, CONTRACT_CONDITIONS, "conditions", &r) ||
+        !contract_is_whole(&r, keys, COUNT_OF(keys)) ||
         !contract_get_real(&r, keys[0], CONTRACT_REAL_NOT_NEGATIVE, &f->largest_honest_drift) ||
         !contract_get_real(&r, keys[1], CONTRACT_REAL_POSITIVE, &f->nearest_cheat) ||
         !contract_get_name(&r, keys[2], &f->nearest_cheat_name) ||
@@ -193,8 +166,8 @@ bool contract_read_fidelity(const struct contract_reader *root)
     struct contract_reader r;
     if (!contract_has(root, "fidelity"))
         return true;
-    if (!open_object(root, CONTRACT_FIDELITY, "fidelity", &r) ||
-        !is_whole(&r, keys, COUNT_OF(keys)) ||
+    if (!contract_open_object(root, CONTRACT_FIDELITY, "fidelity", &r) ||
+        !contract_is_whole(&r, keys, COUNT_OF(keys)) ||
         !contract_get_real(&r, keys[0], CONTRACT_REAL_NOT_NEGATIVE, &f->near_tie_logits) ||
         !contract_get_count(&r, keys[1], 0, PER_THOUSAND_MAX, &f->near_tie_per_thousand) ||
         !contract_get_count(&r, keys[2], 0, PER_THOUSAND_MAX, &f->residual_per_thousand) ||

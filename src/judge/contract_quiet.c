@@ -27,27 +27,15 @@ bool contract_read_quiet(const struct contract_reader *root)
                                          "celsius_max",  "temperature_required",
                                          "wait_seconds", "clock_floor_mhz"};
     struct contract *c = root->c;
+    struct contract_reader r;
     struct quiet_rules *q = &c->quiet;
     *q = quiet_rules_default(c->platform);
     c->has_quiet = contract_has(root, key);
     if (!c->has_quiet)
         return true;
-    const json_t *object = json_object_get(root->view.object, key);
-    if (!json_is_object(object))
-        return contract_refuse_value(root, key, "must be an object");
-    const struct contract_reader r = {c, {object, c->path, key}, root->err};
-    const char *member;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)object, member, value)
-    {
-        if (!contract_key_is_known(CONTRACT_QUIET, member))
-            return contract_refuse_key(&r, CONTRACT_QUIET, member, contract_field(&r, member),
-                                       NULL);
-    }
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!contract_has(&r, needed[i]))
-            return contract_refuse(&r, contract_field(&r, needed[i]), "missing",
-                                   "the group is declared whole or not at all");
+    if (!contract_open_object(root, CONTRACT_QUIET, key, &r) ||
+        !contract_is_whole(&r, needed, sizeof needed / sizeof *needed))
+        return false;
     if (!contract_get_real(&r, "load_max", CONTRACT_REAL_POSITIVE, &q->load_max) ||
         !contract_get_real(&r, "gpu_use_max", CONTRACT_REAL_POSITIVE, &q->gpu_use_max) ||
         !contract_get_real(&r, "celsius_max", CONTRACT_REAL_POSITIVE, &q->celsius_max) ||

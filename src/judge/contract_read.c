@@ -153,3 +153,30 @@ bool contract_has_group(const struct contract_reader *r, const char *const *keys
               read_track(r), present, missing);
     return error_at(r->err, r->c->path, contract_field(r, missing), "missing");
 }
+
+bool contract_open_object(const struct contract_reader *outer, enum contract_place place,
+                          const char *key, struct contract_reader *out)
+{
+    const json_t *object = json_object_get(outer->view.object, key);
+    if (!json_is_object(object))
+        return contract_refuse_value(outer, key, "must be an object");
+    *out = (struct contract_reader){
+        outer->c, {object, outer->c->path, contract_field(outer, key)}, outer->err};
+    const char *member;
+    json_t *value;
+    json_object_foreach((json_t *)object, member, value)
+    {
+        if (!contract_key_is_known(place, member))
+            return contract_refuse_key(out, place, member, contract_field(out, member), NULL);
+    }
+    return true;
+}
+
+bool contract_is_whole(const struct contract_reader *r, const char *const *keys, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!contract_has(r, keys[i]))
+            return contract_refuse(r, contract_field(r, keys[i]), "missing",
+                                   "the group is declared whole or not at all");
+    return true;
+}

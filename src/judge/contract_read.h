@@ -41,6 +41,11 @@ bool contract_get_count(const struct contract_reader *r, const char *key, int64_
 enum contract_real { CONTRACT_REAL_POSITIVE, CONTRACT_REAL_NOT_NEGATIVE };
 bool contract_get_real(const struct contract_reader *r, const char *key, enum contract_real rule,
                        double *out);
+/* A declared object of known keys: a reader of it. */
+bool contract_open_object(const struct contract_reader *outer, enum contract_place place,
+                          const char *key, struct contract_reader *out);
+/* All of these keys are declared in the reader's object. */
+bool contract_is_whole(const struct contract_reader *r, const char *const *keys, size_t count);
 /* All or nothing: sets *has, and refuses a half-declared group by the first missing field. */
 bool contract_has_group(const struct contract_reader *r, const char *const *keys, size_t count,
                         bool *has);

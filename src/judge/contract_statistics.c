@@ -9,25 +9,13 @@ bool contract_read_statistics(const struct contract_reader *root)
     static const char key[] = "statistics";
     static const char *const keys[] = {"null_pairs", "max_pairs", "half_width", "confidence"};
     struct contract *c = root->c;
+    struct contract_reader r;
     struct contract_statistics *s = &c->statistics;
     if (!contract_has(root, key))
         return true;
-    const json_t *object = json_object_get(root->view.object, key);
-    if (!json_is_object(object))
-        return contract_refuse_value(root, key, "must be an object");
-    const struct contract_reader r = {c, {object, c->path, key}, root->err};
-    const char *member;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)object, member, value)
-    {
-        if (!contract_key_is_known(CONTRACT_STATISTICS, member))
-            return contract_refuse_key(&r, CONTRACT_STATISTICS, member, contract_field(&r, member),
-                                       NULL);
-    }
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (!contract_has(&r, keys[i]))
-            return contract_refuse(&r, contract_field(&r, keys[i]), "missing",
-                                   "the group is declared whole or not at all");
+    if (!contract_open_object(root, CONTRACT_STATISTICS, key, &r) ||
+        !contract_is_whole(&r, keys, sizeof keys / sizeof *keys))
+        return false;
     if (!c->has_official_pairs)
         return contract_refuse_value(root, key, "needs official_pairs");
     if (!contract_get_count(&r, "null_pairs", 1, PAIRED_COUNT_MAX, &s->null_pairs) ||
