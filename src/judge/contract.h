@@ -213,6 +213,8 @@ void contract_paired_rule(const struct contract *c, struct paired_rule *out);
 bool contract_check_pooled(const struct contract *c, const char *sha256, uint64_t bytes,
                            struct error *err);
 
+bool contract_is_cuda(const struct contract *c); /* its platform */
+
 /* metrics.contract_sources: the eight keys with "contract" or "device"; a new reference. */
 json_t *contract_sources(const struct contract *c);
 

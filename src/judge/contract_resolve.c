@@ -29,6 +29,11 @@ static bool undeclared(const struct contract *c, const char *name, const char *w
     return error_at(err, c->path, field, NULL);
 }
 
+bool contract_is_cuda(const struct contract *c)
+{
+    return c->platform && strcmp(c->platform, "cuda") == 0;
+}
+
 bool contract_require_window(const struct contract *c, struct error *err)
 {
     return c->has_window || undeclared(c, "WINDOW-SHAPE-UNDECLARED-FOR-TRACK", "window shape",

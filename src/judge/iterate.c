@@ -80,19 +80,9 @@ static bool check_contract(struct run *r, struct error *err)
 static bool load_golden(struct run *r, struct error *err)
 {
     const struct contract *c = r->contract;
-    const struct golden_rules rules = {
-        /* expected_tokens[0] is the seed's token, [k + 1] that of decode step k. */
-        .required_steps =
-            r->decode_steps + 1 > c->correctness_steps ? r->decode_steps + 1 : c->correctness_steps,
-        .required_prompt_tokens = c->seed_tokens,
-        .vocab_size = c->vocab_size,
-        .required_model_type = c->golden_model_type,
-        .pin_sha256 = r->o->golden_sha256,
-        .pin_bytes = r->o->golden_bytes,
-        .pin_repository = c->has_target_pin ? c->target_model_id : NULL,
-        .pin_revision = c->has_target_pin ? c->target_revision : NULL,
-        .require_benchmark = true,
-        .refuse_stored_baseline = c->scores_against_live_control_leg};
+    struct golden_rules rules = run_golden_rules(c, r->decode_steps);
+    rules.pin_sha256 = r->o->golden_sha256;
+    rules.pin_bytes = r->o->golden_bytes;
     return golden_load(r->o->golden, &rules, &r->golden, err) &&
            contract_check_pooled(c, r->golden->sha256, r->golden->bytes, err);
 }
@@ -102,18 +92,17 @@ static bool plan_sandbox(struct run *r, struct error *err)
 {
     const struct iterate_options *o = r->o;
     const char *const hidden[] = {o->golden, o->contract, NULL};
-    const char *platform = r->contract->platform;
-    const struct sandbox_request request = {
-        .mode = SANDBOX_LOCAL,
-        .switched_off = o->no_sandbox,
-        .engine = o->engine,
-        .weights = o->weights,
-        .drafter = o->drafter,
-        .engine_trees = o->engine_trees,
-        .resources = o->resources,
-        .hidden = hidden,
-        .features = platform != NULL && strcmp(platform, "cuda") == 0 ? SANDBOX_GPU : 0,
-        .environment = environ};
+    const struct sandbox_request request = {.mode = SANDBOX_LOCAL,
+                                            .switched_off = o->no_sandbox,
+                                            .engine = o->engine,
+                                            .weights = o->weights,
+                                            .drafter = o->drafter,
+                                            .engine_trees = o->engine_trees,
+                                            .resources = o->resources,
+                                            .hidden = hidden,
+                                            .features =
+                                                contract_is_cuda(r->contract) ? SANDBOX_GPU : 0,
+                                            .environment = environ};
     if (!sandbox_plan(&r->arena, &request, &r->sandbox, err))
         return false;
     if (r->sandbox.reason != NULL && !o->quiet)
@@ -178,22 +167,14 @@ static bool look_after(void *context, const char *phase, struct error *err)
 static bool drive(struct run *r, struct leg_plan *plan, struct error *err)
 {
     const struct iterate_options *o = r->o;
-    const struct gates_plan gates = {.golden = r->golden,
-                                     .steps = r->contract->correctness_steps,
-                                     .vocab_size = r->contract->vocab_size,
-                                     .all = o->strict,
-                                     .quiet = o->quiet,
-                                     .has_mismatch_gap = r->contract->has_mismatch_logit_gap,
-                                     .mismatch_gap = r->contract->mismatch_logit_gap,
-                                     .semantic = &r->semantic,
-                                     .semantic_min_pass = r->contract->semantic_min_pass,
-                                     .latency = &r->latency};
-    struct quiet_rules rules =
-        r->contract->has_quiet ? r->contract->quiet : quiet_rules_default(r->contract->platform);
+    struct gates_plan gates = run_gates_plan(r->contract, r->golden, &r->semantic);
+    gates.all = o->strict;
+    gates.quiet = o->quiet;
+    gates.latency = &r->latency;
+    struct quiet_rules rules = r->contract->quiet;
     const struct measure_watch watch = {look_before, look_after, r};
     rules.cool_gate = o->cool_gate;
-    r->latency.capacity = (size_t)r->contract->correctness_steps;
-    r->latency.seconds = arena_array(&r->arena, r->latency.capacity, sizeof(double));
+    r->latency = run_latency(r->contract, &r->arena);
     plan->sandbox = &r->sandbox;
     plan->gates = &gates;
     plan->watch = &watch;
@@ -400,6 +381,13 @@ static enum iterate_exit run_and_seal(struct run *r, struct leg_plan *plan, stru
     return ITERATE_NOT_PASSED;
 }
 
+static bool keeps_inputs(const struct iterate_options *o, struct error *err)
+{
+    const char *const inputs[] = {o->contract, o->golden, o->engine, o->weights, o->drafter};
+    return seal_keeps(o->score_path, o->mode == ITERATE_LOCAL_ITERATE, inputs,
+                      sizeof inputs / sizeof *inputs, err);
+}
+
 enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err)
 {
     struct run r = {.o = o, .started_ns = clock_now_ns()};
@@ -418,7 +406,7 @@ enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err
         run_resolve_spec(&r.arena, r.contract, o->candidate_spec, o->mtp_depth, &r.spec, err) &&
         client_deadlines_from_environment(&checked, err) &&
         client_ceiling_from_environment(&ceiling, err) &&
-        semantic_judge_from_environment(&r.semantic, err) &&
+        semantic_judge_from_environment(&r.semantic, err) && keeps_inputs(o, err) &&
         seal_check(o->score_path, o->mode == ITERATE_LOCAL_ITERATE, err)) {
         const struct contract *c = r.contract;
         r.decode_steps = o->mode == ITERATE_LOCAL_SUBMIT ? c->local_submit_benchmark_decode_steps

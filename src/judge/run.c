@@ -53,6 +53,48 @@ void run_free_spec(struct wire_spec *spec)
     *spec = (struct wire_spec){0};
 }
 
+struct golden_rules run_correctness_rules(const struct contract *c)
+{
+    return (struct golden_rules){.required_steps = c->correctness_steps,
+                                 .required_prompt_tokens = c->seed_tokens,
+                                 .required_decode_steps = c->benchmark_decode_steps,
+                                 .vocab_size = c->vocab_size,
+                                 .required_model_type = c->golden_model_type,
+                                 .pin_repository = c->has_target_pin ? c->target_model_id : NULL,
+                                 .pin_revision = c->has_target_pin ? c->target_revision : NULL,
+                                 .refuse_stored_baseline = c->scores_against_live_control_leg};
+}
+
+struct golden_rules run_golden_rules(const struct contract *c, int64_t steps)
+{
+    struct golden_rules rules = run_correctness_rules(c);
+    /* expected_tokens[0] is the seed's token, [k + 1] that of decode step k. */
+    if (steps + 1 > c->correctness_steps)
+        rules.required_steps = steps + 1;
+    rules.required_decode_steps = 0; /* a base case may complete the oracle (measure.h) */
+    rules.require_benchmark = true;
+    return rules;
+}
+
+struct gates_plan run_gates_plan(const struct contract *c, const struct golden *g,
+                                 const struct semantic_judge *semantic)
+{
+    return (struct gates_plan){.golden = g,
+                               .steps = c->correctness_steps,
+                               .vocab_size = c->vocab_size,
+                               .has_mismatch_gap = c->has_mismatch_logit_gap,
+                               .mismatch_gap = c->mismatch_logit_gap,
+                               .semantic = semantic,
+                               .semantic_min_pass = c->semantic_min_pass};
+}
+
+struct gates_latency run_latency(const struct contract *c, struct arena *a)
+{
+    const size_t capacity = (size_t)c->correctness_steps;
+    return (struct gates_latency){.seconds = arena_array(a, capacity, sizeof(double)),
+                                  .capacity = capacity};
+}
+
 bool run_check_engine(const char *engine, struct error *err)
 {
     if (access(engine, X_OK) == 0 && !file_is_directory(engine))

@@ -6,6 +6,8 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "judge/contract.h"
+#include "judge/gates.h"
+#include "judge/golden.h"
 #include "judge/score.h"
 #include "wire/wire.h"
 
@@ -18,6 +20,17 @@
 bool run_resolve_spec(struct arena *a, const struct contract *c, const char *candidate_spec,
                       int64_t mtp_depth, struct wire_spec *out, struct error *err);
 void run_free_spec(struct wire_spec *spec);
+
+/* What a golden of a run must be, its pins left to the caller: with an oracle of so many decode
+ * tokens after the seed's. */
+struct golden_rules run_golden_rules(const struct contract *c, int64_t steps);
+/* The same of a golden that is walked for correctness alone. */
+struct golden_rules run_correctness_rules(const struct contract *c);
+/* Its base cases with the contract's limits; the rest is left to the caller. */
+struct gates_plan run_gates_plan(const struct contract *c, const struct golden *g,
+                                 const struct semantic_judge *semantic);
+/* Room for the steps of one base case. */
+struct gates_latency run_latency(const struct contract *c, struct arena *a);
 
 /* Error ENGINE-MISSING: no executable file. */
 bool run_check_engine(const char *engine, struct error *err);

@@ -352,6 +352,46 @@ bool seal_check(const char *score_path, bool local_iterate, struct error *err)
     return ok;
 }
 
+/* Where a file will be written: its folder without links. A link of its name would be replaced. */
+static const char *place_of(struct arena *a, const char *path)
+{
+    char *real = realpath(folder_of(a, path), NULL);
+    const char *out = real ? path_join(a, real, path_basename(path)) : NULL;
+    free(real);
+    return out;
+}
+
+static bool is_in(const char *place, const char *input)
+{
+    const size_t n = strlen(input);
+    return strncmp(place, input, n) == 0 && (place[n] == '\0' || place[n] == '/');
+}
+
+bool seal_keeps(const char *score_path, bool local_iterate, const char *const *inputs, size_t count,
+                struct error *err)
+{
+    struct arena arena = {0};
+    struct sealed_file files[SEALED_COUNT] = {0};
+    const char *folder;
+    bool kept = true;
+    const bool named =
+        name_files(&arena, score_path, integrity_name_of(local_iterate), files, &folder, err);
+    for (size_t i = 0; named && i < count; i++) {
+        const char *input = inputs[i] ? real_path(&arena, inputs[i]) : NULL;
+        for (int k = 0; input && k < SEALED_COUNT; k++) {
+            const char *place = place_of(&arena, files[k].path);
+            kept = kept && !(place && is_in(place, input));
+        }
+    }
+    arena_free(&arena);
+    if (!named || kept)
+        return named;
+    error_set(err, "SCORE-PATH-INVALID",
+              "the score, its digest or its integrity file would replace an input of the run, or "
+              "lie in one");
+    return error_at(err, NULL, "--score-path", score_path);
+}
+
 bool seal_write(struct score_document *d, const struct seal_inputs *in, struct error *err)
 {
     struct arena arena = {0};

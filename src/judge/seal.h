@@ -27,6 +27,11 @@ struct seal_inputs {
  * IO. */
 bool seal_check(const char *score_path, bool local_iterate, struct error *err);
 
+/* What would be sealed replaces none of these, and lies in none that is a folder (NULL: none).
+ * Error SCORE-PATH-INVALID, and as seal_check of the path itself. */
+bool seal_keeps(const char *score_path, bool local_iterate, const char *const *inputs, size_t count,
+                struct error *err);
+
 bool seal_write(struct score_document *d, const struct seal_inputs *in, struct error *err);
 
 /* The same three files of a document and an integrity record that the caller has made: the older

@@ -78,6 +78,15 @@ def test_local_submit(kit):
     assert (kit.folder / "benchmark-integrity.json").exists()
 
 
+@pytest.mark.parametrize("what", ["public.golden.json", "contract.json", "weights/score.json"])
+def test_a_score_replaces_no_input(kit, what):
+    kit.score = kit.folder / what
+    before = kit.score.read_bytes() if kit.score.exists() else None
+    result = kit.iterate()
+    assert result.returncode == 2 and "SCORE-PATH-INVALID" in result.stderr
+    assert (kit.score.read_bytes() if kit.score.exists() else None) == before
+
+
 def test_default_score_paths(kit):
     base = [BUILD / "benchd", "iterate", "--engine", ENGINE, "--weights", kit.weights, "--golden",
             kit.golden, "--contract", kit.contract, "--quiet"]

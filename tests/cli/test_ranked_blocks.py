@@ -425,7 +425,9 @@ def test_what_has_no_place_in_it(kit, extra, name):
 def test_outputs_replace_nothing_that_is_read(kit):
     kit.refused(kit.run("--draw-file", kit.contract), "USAGE", field="--draw-file")
     kit.refused(kit.run("--draw-file", kit.score), "USAGE", field="--draw-file")
-    kit.refused(kit.run("--score-path", kit.golden), "USAGE", field="--score-path")
+    for what in (kit.golden, kit.contract, kit.sub / "weights" / "score.json", kit.base / "engine",
+                 kit.pool / "score.json", kit.drafter / "score.json"):
+        kit.refused(kit.run("--score-path", what), "SCORE-PATH-INVALID", field="--score-path")
     assert json.loads(kit.golden.read_text())["version"] == 1
 
 

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "judge/block_score.h"
+#include "judge/evidence/evidence.h"
 #include "judge/ranked/calibration.h"
 #include "judge/ranked/resident.h"
 #include "judge/run.h"
@@ -98,7 +99,7 @@ static bool find_draw_record(struct blocks_setup *s, struct error *err)
            file_check_target(s->draw_record, err);
 }
 
-static bool check_flags(const struct blocks_setup *s, struct error *err)
+static bool check_flags(struct blocks_setup *s, struct error *err)
 {
     const struct blocks_official_options *o = s->o;
     if (o->pool_folder == NULL)
@@ -110,8 +111,18 @@ static bool check_flags(const struct blocks_setup *s, struct error *err)
                       "a ranked run walks a correctness golden before it times anything");
     if (o->drafter == NULL)
         return misuse(err, "--drafter", NULL, "block decoding needs the drafter's folder");
-    const char *const read[] = {o->contract, o->golden, o->engine};
-    return keeps_others("--score-path", o->score_path, read, 3, err) &&
+    const char *base = roots_workspace(o->baseline_workspace);
+    const char *const inputs[] = {o->contract,
+                                  o->golden,
+                                  o->engine,
+                                  o->weights,
+                                  o->drafter,
+                                  o->pool_folder,
+                                  base != NULL ? path_join(&s->arena, base, o->engine) : NULL,
+                                  base != NULL ? path_join(&s->arena, base, o->weights) : NULL,
+                                  evidence_key_of(o->signing_key),
+                                  evidence_log_of(o->log)};
+    return seal_keeps(o->score_path, false, inputs, sizeof inputs / sizeof *inputs, err) &&
            seal_check(o->score_path, false, err) && resident_check_environment(environ, err);
 }
 
@@ -146,17 +157,9 @@ static bool open_pool(struct blocks_setup *s, struct error *err)
 static bool open_golden(struct blocks_setup *s, struct error *err)
 {
     const struct contract *c = s->contract;
-    const struct golden_rules rules = {
-        .required_steps = c->correctness_steps,
-        .required_prompt_tokens = c->seed_tokens,
-        .required_decode_steps = c->benchmark_decode_steps,
-        .vocab_size = c->vocab_size,
-        .required_model_type = c->golden_model_type,
-        .pin_sha256 = s->o->golden_sha256,
-        .pin_bytes = s->o->golden_bytes,
-        .pin_repository = c->has_target_pin ? c->target_model_id : NULL,
-        .pin_revision = c->has_target_pin ? c->target_revision : NULL,
-        .refuse_stored_baseline = c->scores_against_live_control_leg};
+    struct golden_rules rules = run_correctness_rules(c);
+    rules.pin_sha256 = s->o->golden_sha256;
+    rules.pin_bytes = s->o->golden_bytes;
     return golden_load(s->o->golden, &rules, &s->golden, err) &&
            semantic_judge_from_environment(&s->semantic, err) &&
            semantic_check_ready(&s->semantic, s->golden, c->semantic_min_pass, err);
@@ -173,20 +176,18 @@ static bool plan_sandbox(struct blocks_setup *s, bool baseline, struct sandbox_p
     const char *const *trees = o->engine_trees;
     if (baseline && !roots_engine_trees(s->baseline.workspace, trees, &s->arena, &trees, err))
         return false;
-    const struct sandbox_request request = {
-        .mode = SANDBOX_OFFICIAL,
-        .switched_off = o->no_sandbox,
-        .reference_leg = baseline,
-        .engine = c->engine,
-        .weights = c->weights,
-        .drafter = o->drafter,
-        .engine_trees = trees,
-        .resources = o->resources,
-        .hidden = hidden,
-        .features = s->contract->platform != NULL && strcmp(s->contract->platform, "cuda") == 0
-                        ? SANDBOX_GPU
-                        : 0,
-        .environment = environ};
+    const struct sandbox_request request = {.mode = SANDBOX_OFFICIAL,
+                                            .switched_off = o->no_sandbox,
+                                            .reference_leg = baseline,
+                                            .engine = c->engine,
+                                            .weights = c->weights,
+                                            .drafter = o->drafter,
+                                            .engine_trees = trees,
+                                            .resources = o->resources,
+                                            .hidden = hidden,
+                                            .features =
+                                                contract_is_cuda(s->contract) ? SANDBOX_GPU : 0,
+                                            .environment = environ};
     return sandbox_plan(&s->arena, &request, out, err);
 }
 

@@ -10,7 +10,6 @@
 #include "judge/seal.h"
 #include "judge/weights_format.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -82,63 +81,30 @@ bool official_is_local_iterate(const struct official *r)
     return r->o->local && r->o->mode == ITERATE_LOCAL_ITERATE;
 }
 
-/* The path without links; of one that is not there yet, its folder's. NULL: neither is there. */
-static const char *whole_path(struct arena *a, const char *path, bool follow)
-{
-    char real[PATH_MAX];
-    if (follow && realpath(path, real) != NULL)
-        return arena_strdup(a, real);
-    const char *slash = strrchr(path, '/');
-    const char *folder = slash == NULL   ? "."
-                         : slash == path ? "/"
-                                         : arena_strndup(a, path, (size_t)(slash - path));
-    return realpath(folder, real) != NULL ? path_join(a, real, path_basename(path)) : NULL;
-}
-
-/* Whether a file that will be written is the input, or lies in it where it is a folder. */
-static bool hits(struct arena *a, const char *output, const char *input)
-{
-    const char *out = whole_path(a, output, false); /* a link there would itself be replaced */
-    const char *in = input != NULL ? whole_path(a, input, true) : NULL;
-    if (out == NULL || in == NULL)
-        return false;
-    const size_t n = strlen(in);
-    return strncmp(out, in, n) == 0 && (out[n] == '\0' || out[n] == '/');
-}
-
 /* What is sealed must not replace what it is about. */
 static bool check_output(struct official *r, struct error *err)
 {
     const struct official_options *o = r->o;
     const char *base = roots_workspace(o->baseline_workspace);
-    const size_t folder = (size_t)(path_basename(o->score_path) - o->score_path);
-    const char *const sealed[] = {
-        o->score_path, arena_printf(&r->arena, "%s.sha256", o->score_path),
-        arena_printf(&r->arena, "%.*sbenchmark-integrity.json", (int)folder, o->score_path)};
-    const char *const inputs[] = {o->contract,
-                                  calibration_path(o->baseline_calibration),
-                                  o->engine,
-                                  o->weights,
-                                  o->pool,
-                                  base != NULL ? path_join(&r->arena, base, o->engine) : NULL,
-                                  base != NULL ? path_join(&r->arena, base, o->weights) : NULL,
-                                  o->draw_file,
-                                  evidence_key_of(o->signing_key),
-                                  evidence_log_of(o->log)};
-    bool ok = true;
-    for (size_t s = 0; s < sizeof sealed / sizeof *sealed; s++) {
-        for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
-            ok = ok && !hits(&r->arena, sealed[s], inputs[i]);
-        for (size_t i = 0; i < o->golden_count; i++)
-            ok = ok && !hits(&r->arena, sealed[s], o->goldens[i].path) &&
-                 !hits(&r->arena, sealed[s], o->goldens[i].control_path);
+    const char *const files[] = {o->contract,
+                                 calibration_path(o->baseline_calibration),
+                                 o->engine,
+                                 o->weights,
+                                 o->pool,
+                                 base != NULL ? path_join(&r->arena, base, o->engine) : NULL,
+                                 base != NULL ? path_join(&r->arena, base, o->weights) : NULL,
+                                 o->draw_file,
+                                 evidence_key_of(o->signing_key),
+                                 evidence_log_of(o->log)};
+    const size_t count = sizeof files / sizeof *files;
+    const char **inputs = arena_array(&r->arena, count + 2 * o->golden_count, sizeof *inputs);
+    memcpy(inputs, files, sizeof files);
+    for (size_t i = 0; i < o->golden_count; i++) {
+        inputs[count + 2 * i] = o->goldens[i].path;
+        inputs[count + 2 * i + 1] = o->goldens[i].control_path;
     }
-    if (ok)
-        return true;
-    error_set(err, "SCORE-PATH-INVALID",
-              "the score, its digest or its integrity file would replace an input of the run, or "
-              "lie in one");
-    return error_at(err, NULL, "--score-path", o->score_path);
+    return seal_keeps(o->score_path, official_is_local_iterate(r), inputs,
+                      count + 2 * o->golden_count, err);
 }
 
 bool official_open(struct official *r, struct error *err)
@@ -171,18 +137,9 @@ static bool load_golden(struct official *r, const char *path, const char *pin, u
                         struct golden **out, struct error *err)
 {
     const struct contract *c = r->contract;
-    const int64_t window = decode_steps(r) + 1;
-    const struct golden_rules rules = {
-        .required_steps = window > c->correctness_steps ? window : c->correctness_steps,
-        .required_prompt_tokens = c->seed_tokens,
-        .vocab_size = c->vocab_size,
-        .required_model_type = c->golden_model_type,
-        .pin_sha256 = pin,
-        .pin_bytes = pin_bytes,
-        .pin_repository = c->has_target_pin ? c->target_model_id : NULL,
-        .pin_revision = c->has_target_pin ? c->target_revision : NULL,
-        .require_benchmark = true,
-        .refuse_stored_baseline = true};
+    struct golden_rules rules = run_golden_rules(c, decode_steps(r));
+    rules.pin_sha256 = pin;
+    rules.pin_bytes = pin_bytes;
     return golden_load(path, &rules, out, err) &&
            contract_check_pooled(c, (*out)->sha256, (*out)->bytes, err);
 }
@@ -366,14 +323,11 @@ bool official_prepare(struct official *r, struct error *err)
                                   r->contract->semantic_min_pass, err))
             return false;
     r->residents =
-        !r->gates_only &&
-        resident_is_used(r->reference.workspace, r->contract->platform != NULL &&
-                                                     strcmp(r->contract->platform, "cuda") == 0);
+        !r->gates_only && resident_is_used(r->reference.workspace, contract_is_cuda(r->contract));
     r->candidates = arena_array(
         &r->arena, r->rule.max_pairs > r->rule.min_pairs ? r->rule.max_pairs : r->rule.min_pairs,
         sizeof *r->candidates);
-    r->latency.capacity = (size_t)r->contract->correctness_steps;
-    r->latency.seconds = arena_array(&r->arena, r->latency.capacity, sizeof(double));
+    r->latency = run_latency(r->contract, &r->arena);
     return true;
 }
 
