@@ -420,7 +420,7 @@ static void explain_denominator(const struct page *p, const struct contract *c)
     if (c->scores_against_live_control_leg) {
         page_item(p,
                   "With the serial control leg of the organisers' tree, measured on the same box "
-                  "in the same job just before the candidate. Its tokens must be exact: "
+                  "in the same job beside the candidate's. Its tokens must be exact: "
                   "`SERIAL-CONTROL-LEG-FAILED`.");
         explain_control_band(p, c);
         if (!c->has_block_decode)
@@ -461,13 +461,13 @@ static void explain_pairs(const struct page *p, const struct contract *c)
                   err.name);
         return;
     }
-    page_item(p,
-              "A ranked run measures %" PRIu32 " pair%s, each a control leg and then a candidate "
-              "leg. It may be given several goldens, in a number that divides the pairs: "
-              "`OFFICIAL-PAIRS-NOT-A-MULTIPLE-OF-GOLDENS`.",
-              c->official_pairs, c->official_pairs == 1 ? "" : "s");
-    if (c->alternate_pairs)
-        page_item(p, "In every second pair the candidate leg comes first.");
+    page_item(
+        p,
+        "A ranked run measures %" PRIu32 " pair%s of a control leg and a candidate leg, the "
+        "control leg first%s. It may be given several goldens, in a number that divides the pairs: "
+        "`OFFICIAL-PAIRS-NOT-A-MULTIPLE-OF-GOLDENS`.",
+        c->official_pairs, c->official_pairs == 1 ? "" : "s",
+        c->alternate_pairs ? " but in every second pair" : "");
     explain_statistics(p, c);
     explain_calibration(p, c);
     if (c->combine_mean)
@@ -593,9 +593,8 @@ void explain_contract(const struct contract *c, bool markdown, struct buffer *ou
     if (markdown)
         page_paragraph(&p,
                        "Written by `benchd explain-contract --markdown` from `contract.json`; do "
-                       "not edit. Every name is explained in `docs/refusals.md`, but for those of "
-                       "a ranked run's legs, which this version does not make: "
-                       "`SERIAL-CONTROL-LEG-` and `TIMED-DIVERGENCE-`.");
+                       "not edit. Every name is explained in `docs/refusals.md`; how a ranked run "
+                       "goes, in `docs/ranked-run.md`.");
     explain_track(&p, c);
     explain_goldens(&p, c);
     explain_window(&p, c);
