@@ -79,6 +79,7 @@ void child_free(struct child *c);
  * groups of all children and then the program, as it would have by default. */
 void interrupt_install(void);
 bool interrupt_requested(void);
+bool interrupt_is_cause(const struct error *err); /* INTERRUPTED, or a client's Interrupted */
 /* For tests: clears the flag. */
 void interrupt_reset(void);
 

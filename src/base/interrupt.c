@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -53,6 +54,11 @@ void interrupt_install(void)
         if (old.sa_handler != SIG_IGN) /* nohup and background jobs stay as they were started */
             sigaction(wanted[i], &action, NULL);
     }
+}
+
+bool interrupt_is_cause(const struct error *err)
+{
+    return strcmp(err->name, "INTERRUPTED") == 0 || strcmp(err->name, "Interrupted") == 0;
 }
 
 bool interrupt_requested(void)

@@ -13,6 +13,7 @@
 #include "judge/gates.h"
 #include "judge/golden.h"
 #include "judge/manifest_check.h"
+#include "judge/run.h"
 #include "judge/sandbox.h"
 #include "judge/semantic.h"
 
@@ -190,17 +191,9 @@ static bool load_inputs(struct inputs *in, int *status, struct error *err)
         !contract_require_window(in->contract, err) || !contract_require_model(in->contract, err))
         return false;
     const struct contract *c = in->contract;
-    const struct golden_rules rules = {
-        .required_steps = c->correctness_steps,
-        .required_prompt_tokens = c->seed_tokens,
-        .required_decode_steps = c->benchmark_decode_steps,
-        .vocab_size = c->vocab_size,
-        .required_model_type = c->golden_model_type,
-        .pin_sha256 = f.golden_sha256,
-        .pin_bytes = (uint64_t)f.golden_bytes,
-        .pin_repository = c->has_target_pin ? c->target_model_id : NULL,
-        .pin_revision = c->has_target_pin ? c->target_revision : NULL,
-        .refuse_stored_baseline = c->scores_against_live_control_leg};
+    struct golden_rules rules = run_correctness_rules(c);
+    rules.pin_sha256 = f.golden_sha256;
+    rules.pin_bytes = (uint64_t)f.golden_bytes;
     *status = EXIT_FAILED;
     if (!golden_load(f.golden, &rules, &in->golden, err))
         return false;
@@ -223,7 +216,6 @@ static bool load_inputs(struct inputs *in, int *status, struct error *err)
 static bool plan_sandbox(struct inputs *in, struct client_options *o, struct error *err)
 {
     const char *const hidden[] = {f.golden, f.contract, NULL};
-    const char *platform = in->contract->platform;
     const struct sandbox_request request = {
         .mode = SANDBOX_LOCAL,
         .switched_off = f.no_sandbox,
@@ -232,7 +224,7 @@ static bool plan_sandbox(struct inputs *in, struct client_options *o, struct err
         .engine_trees = f.trees.count > 0 ? f.trees.items : NULL,
         .resources = o->resources,
         .hidden = hidden,
-        .features = platform != NULL && strcmp(platform, "cuda") == 0 ? SANDBOX_GPU : 0,
+        .features = contract_is_cuda(in->contract) ? SANDBOX_GPU : 0,
         .environment = environ};
     if (!sandbox_plan(&in->arena, &request, &in->sandbox, err))
         return false;
@@ -269,17 +261,11 @@ static int run(struct inputs *in, struct client_options *o)
     o->speculative_v1_1 =
         f.manifest != NULL && manifest_check_capabilities(&in->manifest, f.trusted, names) > 0;
     int status;
-    const struct gates_plan plan = {.golden = in->golden,
-                                    .steps = in->contract->correctness_steps,
-                                    .vocab_size = in->contract->vocab_size,
-                                    .all = true,
-                                    .quiet = f.quiet,
-                                    .has_mismatch_gap = in->contract->has_mismatch_logit_gap,
-                                    .mismatch_gap = in->contract->mismatch_logit_gap,
-                                    .semantic = &in->semantic,
-                                    .semantic_min_pass = in->contract->semantic_min_pass,
-                                    .diverged = f.report != NULL ? note_divergence : NULL,
-                                    .diverged_context = &diverged};
+    struct gates_plan plan = run_gates_plan(in->contract, in->golden, &in->semantic);
+    plan.all = true;
+    plan.quiet = f.quiet;
+    plan.diverged = f.report != NULL ? note_divergence : NULL;
+    plan.diverged_context = &diverged;
     run_stamps_take(f.weights, f.engine, &before);
     if (!client_start(o, &c, &err)) {
         status = failed_run(c, in->golden, &r, &err);

@@ -91,7 +91,6 @@ static bool plan_sandbox(struct dflash_setup *s, bool is_reference, const char *
                          struct error *err)
 {
     const struct dflash_flags *f = s->f;
-    const char *platform = s->contract->platform;
     struct client_options *o = is_reference ? &s->reference : &s->candidate;
     struct sandbox_plan *plan = is_reference ? &s->reference_sandbox : &s->candidate_sandbox;
     const struct sandbox_request request = {
@@ -103,7 +102,7 @@ static bool plan_sandbox(struct dflash_setup *s, bool is_reference, const char *
         .drafter = f->drafter,
         .engine_trees = f->trees.count > 0 ? f->trees.items : NULL,
         .hidden = hidden,
-        .features = platform != NULL && strcmp(platform, "cuda") == 0 ? SANDBOX_GPU : 0,
+        .features = contract_is_cuda(s->contract) ? SANDBOX_GPU : 0,
         .environment = environ};
     if (!sandbox_plan(&s->arena, &request, plan, err))
         return false;

@@ -546,17 +546,16 @@ static bool plan_sandbox(struct recorder *r, struct error *err)
 {
     const struct record_options *o = r->o;
     const char *const hidden[] = {o->contract, o->out, NULL};
-    const char *platform = r->contract->platform;
-    const struct sandbox_request request = {
-        .mode = SANDBOX_LOCAL,
-        .switched_off = o->no_sandbox,
-        .engine = o->engine,
-        .weights = o->weights,
-        .engine_trees = o->engine_trees,
-        .resources = o->resources,
-        .hidden = hidden,
-        .features = platform != NULL && strcmp(platform, "cuda") == 0 ? SANDBOX_GPU : 0,
-        .environment = environ};
+    const struct sandbox_request request = {.mode = SANDBOX_LOCAL,
+                                            .switched_off = o->no_sandbox,
+                                            .engine = o->engine,
+                                            .weights = o->weights,
+                                            .engine_trees = o->engine_trees,
+                                            .resources = o->resources,
+                                            .hidden = hidden,
+                                            .features =
+                                                contract_is_cuda(r->contract) ? SANDBOX_GPU : 0,
+                                            .environment = environ};
     if (o->mock)
         return true;
     if (!sandbox_plan(&r->arena, &request, &r->sandbox, err))

@@ -10,6 +10,7 @@
 #include "judge/digest.h"
 #include "judge/golden.h"
 #include "judge/refusals.h"
+#include "judge/run.h"
 #include "judge/tools_common.h"
 
 #include <stdint.h>
@@ -34,21 +35,6 @@ static void reject(const char *path, const char *class, const struct error *err)
     fprintf(stderr, " (%s): ", class);
     tool_put_line(stderr, error_line(err, line, sizeof line));
     fputc('\n', stderr);
-}
-
-/* The rules that a contract gives to a golden. */
-static struct golden_rules rules_of(const struct contract *c)
-{
-    return (struct golden_rules){
-        .required_steps = c->correctness_steps,
-        .required_prompt_tokens = c->seed_tokens,
-        .required_decode_steps = c->benchmark_decode_steps,
-        .vocab_size = c->vocab_size,
-        .required_model_type = c->golden_model_type,
-        .pin_repository = c->target_model_id,
-        .pin_revision = c->target_revision,
-        .refuse_stored_baseline = c->scores_against_live_control_leg,
-    };
 }
 
 /* The contract of the track that flag and environment ask for. */
@@ -135,7 +121,7 @@ int tool_validate_golden(int argc, char **argv)
         contract_free(c);
         return TOOL_USAGE;
     }
-    struct golden_rules rules = rules_of(c);
+    struct golden_rules rules = run_correctness_rules(c);
     rules.require_benchmark = !gates_only;
     rules.pin_sha256 = sha256;
     rules.pin_bytes = (uint64_t)bytes;

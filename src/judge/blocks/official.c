@@ -43,7 +43,7 @@ static bool is_named(const struct error *err, const char *name)
 
 static bool is_interrupted(const struct error *err)
 {
-    return is_named(err, "Interrupted") || is_named(err, "INTERRUPTED") || interrupt_requested();
+    return interrupt_is_cause(err) || interrupt_requested();
 }
 
 static bool end(struct official *r, enum blame blame, const struct error *err)
@@ -61,15 +61,9 @@ static bool check_correctness(struct official *r)
     const struct blocks_setup *s = &r->setup;
     const struct contract *c = s->contract;
     struct error err = {0};
-    const struct gates_plan gates = {.golden = s->golden,
-                                     .steps = c->correctness_steps,
-                                     .vocab_size = c->vocab_size,
-                                     .all = true,
-                                     .quiet = r->o->quiet,
-                                     .has_mismatch_gap = c->has_mismatch_logit_gap,
-                                     .mismatch_gap = c->mismatch_logit_gap,
-                                     .semantic = &s->semantic,
-                                     .semantic_min_pass = c->semantic_min_pass};
+    struct gates_plan gates = run_gates_plan(c, s->golden, &s->semantic);
+    gates.all = true;
+    gates.quiet = r->o->quiet;
     const struct leg_plan plan = {.engine = r->o->engine,
                                   .weights = r->o->weights,
                                   .drafter = r->o->drafter,

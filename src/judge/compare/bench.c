@@ -17,11 +17,6 @@
  * time than this is mostly rounding. */
 static const double SHARE_KNOWN_AFTER = 0.25;
 
-bool bench_was_interrupted(const struct error *err)
-{
-    return strcmp(err->name, "Interrupted") == 0 || strcmp(err->name, "INTERRUPTED") == 0;
-}
-
 bool bench_is_clean(const struct bench_times *t)
 {
     return !t->contended && !t->throttled;
@@ -32,15 +27,7 @@ static bool load_golden(struct bench *b, struct error *err)
     const struct contract *c = b->contract;
     const int64_t steps =
         b->flags->decode_steps > 0 ? b->flags->decode_steps : c->benchmark_decode_steps;
-    const struct golden_rules rules = {
-        .required_steps = steps + 1 > c->correctness_steps ? steps + 1 : c->correctness_steps,
-        .required_prompt_tokens = c->seed_tokens,
-        .vocab_size = c->vocab_size,
-        .required_model_type = c->golden_model_type,
-        .pin_repository = c->has_target_pin ? c->target_model_id : NULL,
-        .pin_revision = c->has_target_pin ? c->target_revision : NULL,
-        .require_benchmark = true,
-        .refuse_stored_baseline = c->scores_against_live_control_leg};
+    const struct golden_rules rules = run_golden_rules(c, steps);
     return golden_load(b->flags->golden, &rules, &b->golden, err) &&
            contract_check_pooled(c, b->golden->sha256, b->golden->bytes, err) &&
            measure_find_oracle(b->golden, steps, &b->oracle, err);
@@ -111,7 +98,6 @@ static bool plan_sandbox(struct bench *b, struct bench_setting *s, struct error 
 {
     const struct bench_flags *f = b->flags;
     const char *const hidden[] = {f->golden, f->contract, NULL};
-    const char *platform = b->contract->platform;
     const struct sandbox_request request = {
         .mode = SANDBOX_LOCAL,
         .switched_off = f->no_sandbox,
@@ -120,7 +106,7 @@ static bool plan_sandbox(struct bench *b, struct bench_setting *s, struct error 
         .engine_trees = f->trees.count > 0 ? f->trees.items : NULL,
         .resources = f->resources.count > 0 ? f->resources.items : NULL,
         .hidden = hidden,
-        .features = platform != NULL && strcmp(platform, "cuda") == 0 ? SANDBOX_GPU : 0,
+        .features = contract_is_cuda(b->contract) ? SANDBOX_GPU : 0,
         .environment = environ};
     if (!sandbox_plan(&b->arena, &request, &s->sandbox, err))
         return false;

@@ -120,7 +120,5 @@ json_t *bench_seal_setting(const struct bench_setting *s);
 /* "load 0.1 to 0.4, 41 to 43 C", as far as it is known, of metrics.gates' records. */
 void bench_conditions_text(const json_t *records, struct buffer *out);
 bool bench_is_clean(const struct bench_times *t); /* neither contended nor throttled */
-/* The error is the person's Ctrl-C. */
-bool bench_was_interrupted(const struct error *err);
 
 #endif

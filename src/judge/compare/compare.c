@@ -1,5 +1,6 @@
 #include "judge/compare/compare.h"
 
+#include "base/child.h"
 #include "base/terminal.h"
 
 #include <math.h>
@@ -56,7 +57,7 @@ static bool run_leg(struct compare_run *r, size_t setting, size_t round, struct 
         r->records[r->record_count++] = (struct compare_record){round, setting, *times};
         return true;
     }
-    if (bench_was_interrupted(&failed)) {
+    if (interrupt_is_cause(&failed)) {
         *err = failed;
         return false;
     }

@@ -1,5 +1,6 @@
 #include "judge/compare/output.h"
 
+#include "base/child.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "judge/tools.h"
@@ -43,7 +44,7 @@ void compare_print_json(const json_t *report)
 
 int bench_exit(const struct bench *b, const struct error *err)
 {
-    if (bench_was_interrupted(err))
+    if (interrupt_is_cause(err))
         return EXIT_INTERRUPTED;
     return b->usable && strcmp(err->name, "USAGE") != 0 ? TOOL_REJECTED : TOOL_USAGE;
 }

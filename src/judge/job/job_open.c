@@ -1,6 +1,7 @@
 #include "judge/job/job_open.h"
 
 #include "base/buffer.h"
+#include "base/child.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/number.h"
@@ -389,19 +390,18 @@ static bool plan_sandbox(struct job *j, const struct job_engine *e, const char *
     hidden[n++] = o->contract;
     if (o->correctness_golden != NULL)
         hidden[n++] = o->correctness_golden;
-    const char *platform = j->contract->platform;
-    const struct sandbox_request request = {
-        .mode = o->local_dev ? SANDBOX_LOCAL : SANDBOX_OFFICIAL,
-        .switched_off = o->no_sandbox,
-        .reference_leg = reference,
-        .engine = e->engine,
-        .weights = e->weights,
-        .drafter = e->drafter,
-        .engine_trees = trees,
-        .resources = e->resources,
-        .hidden = (const char *const *)hidden,
-        .features = platform != NULL && strcmp(platform, "cuda") == 0 ? SANDBOX_GPU : 0,
-        .environment = environ};
+    const struct sandbox_request request = {.mode = o->local_dev ? SANDBOX_LOCAL : SANDBOX_OFFICIAL,
+                                            .switched_off = o->no_sandbox,
+                                            .reference_leg = reference,
+                                            .engine = e->engine,
+                                            .weights = e->weights,
+                                            .drafter = e->drafter,
+                                            .engine_trees = trees,
+                                            .resources = e->resources,
+                                            .hidden = (const char *const *)hidden,
+                                            .features =
+                                                contract_is_cuda(j->contract) ? SANDBOX_GPU : 0,
+                                            .environment = environ};
     return sandbox_plan(&j->arena, &request, out, err);
 }
 
@@ -458,7 +458,7 @@ enum job_exit job_exit_of(const struct error *err)
                                         "SANDBOX-UNAVAILABLE", "SandboxExecNotFound"};
     if (strcmp(err->name, "USAGE") == 0)
         return JOB_USAGE;
-    if (strcmp(err->name, "Interrupted") == 0 || strcmp(err->name, "INTERRUPTED") == 0)
+    if (interrupt_is_cause(err))
         return JOB_INTERRUPTED;
     if (strstr(err->name, "CALIBRATION") != NULL ||
         strcmp(err->name, "BASELINE-BOX-UNRESOLVED") == 0)

@@ -13,7 +13,7 @@ static bool measure(struct official *r, struct error *err)
     if (r->gates_only)
         return official_check_correctness(r, err);
     const struct contract *c = r->contract;
-    struct quiet_rules rules = c->has_quiet ? c->quiet : quiet_rules_default(c->platform);
+    struct quiet_rules rules = c->quiet;
     rules.cool_gate = r->o->cool_gate;
     if (!quiet_open(&rules, !r->o->local, r->o->quiet, &r->quiet, err) ||
         !ranked_pairs_run(c, &r->rule, r->prompt_sha256, r->prompt_count, official_measure, r,

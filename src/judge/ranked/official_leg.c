@@ -10,11 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool is_cuda(const struct official *r)
-{
-    return r->contract->platform != NULL && strcmp(r->contract->platform, "cuda") == 0;
-}
-
 /* ---- what the machine must be like ---- */
 
 static bool before(void *context, const char *phase, struct error *err)
@@ -50,7 +45,8 @@ static bool plan_sandbox(struct official *r, const struct official_tree *t, bool
                                             .engine_trees = trees,
                                             .resources = o->resources,
                                             .hidden = r->hidden,
-                                            .features = is_cuda(r) ? SANDBOX_GPU : 0,
+                                            .features =
+                                                contract_is_cuda(r->contract) ? SANDBOX_GPU : 0,
                                             .environment = environment};
     if (!sandbox_plan(&r->arena, &request, out, err))
         return false;
@@ -68,7 +64,7 @@ static bool boot(struct official *r, const struct official_tree *t, const struct
         return true;
     const struct resident_plan plan = {
         .workspace = t->workspace,
-        .cuda = is_cuda(r),
+        .cuda = contract_is_cuda(r->contract),
         .spec_mode = spec != NULL ? spec->mode : NULL,
         .draft_length = spec != NULL && spec->has_mtp ? spec->mtp_depth.value : 0,
         .environment = environ,
@@ -273,16 +269,10 @@ bool official_replay(struct official *r, struct error *err)
 bool official_check_correctness(struct official *r, struct error *err)
 {
     const size_t golden = r->gates_only ? 0 : r->runs.pairs[r->combined.enforced].golden;
-    const struct gates_plan gates = {.golden = r->prompts[golden].golden,
-                                     .steps = r->contract->correctness_steps,
-                                     .vocab_size = r->contract->vocab_size,
-                                     .all = !r->o->local || r->o->strict,
-                                     .quiet = r->o->quiet,
-                                     .has_mismatch_gap = r->contract->has_mismatch_logit_gap,
-                                     .mismatch_gap = r->contract->mismatch_logit_gap,
-                                     .semantic = &r->semantic,
-                                     .semantic_min_pass = r->contract->semantic_min_pass,
-                                     .latency = &r->latency};
+    struct gates_plan gates = run_gates_plan(r->contract, r->prompts[golden].golden, &r->semantic);
+    gates.all = !r->o->local || r->o->strict;
+    gates.quiet = r->o->quiet;
+    gates.latency = &r->latency;
     struct leg_plan plan = {.untimed = true, .gates = &gates};
     if (!run_in_tree(r, &r->candidate, false, &plan, &r->correctness, err))
         return false;

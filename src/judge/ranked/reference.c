@@ -3,6 +3,7 @@
 #include "base/child.h"
 #include "base/file.h"
 #include "judge/ranked/resident.h"
+#include "judge/run.h"
 #include "judge/weights_format.h"
 
 #include <stdio.h>
@@ -38,8 +39,7 @@ bool reference_open(struct reference *r, const struct reference_options *o, stru
         !check_prompts(r, err) || !contract_require_window(r->contract, err) ||
         !contract_require_model(r->contract, err))
         return false;
-    const char *platform = r->contract->platform;
-    r->cuda = platform != NULL && strcmp(platform, "cuda") == 0;
+    r->cuda = contract_is_cuda(r->contract);
     return true;
 }
 
@@ -49,16 +49,7 @@ static bool load_golden(struct reference *r, size_t index, struct error *err)
     const char *path = r->o->goldens[index];
     struct reference_golden *g = &r->goldens[index];
     const int64_t steps = c->benchmark_decode_steps;
-    const struct golden_rules rules = {
-        /* expected_tokens[0] is the seed's token, [k + 1] that of decode step k. */
-        .required_steps = steps + 1 > c->correctness_steps ? steps + 1 : c->correctness_steps,
-        .required_prompt_tokens = c->seed_tokens,
-        .vocab_size = c->vocab_size,
-        .required_model_type = c->golden_model_type,
-        .pin_repository = c->has_target_pin ? c->target_model_id : NULL,
-        .pin_revision = c->has_target_pin ? c->target_revision : NULL,
-        .require_benchmark = true,
-        .refuse_stored_baseline = c->scores_against_live_control_leg};
+    const struct golden_rules rules = run_golden_rules(c, steps);
     if (!golden_load(path, &rules, &g->golden, err) ||
         !contract_check_pooled(c, g->golden->sha256, g->golden->bytes, err) ||
         !weights_check_golden(r->roots.weights, path, err) ||
@@ -240,10 +231,4 @@ void reference_close(struct reference *r)
         golden_free(r->goldens[i].golden);
     contract_free(r->contract);
     arena_free(&r->arena);
-}
-
-bool reference_was_interrupted(const struct error *err)
-{
-    return interrupt_requested() || strcmp(err->name, "Interrupted") == 0 ||
-           strcmp(err->name, "INTERRUPTED") == 0;
 }

@@ -67,7 +67,4 @@ bool reference_leg(struct reference *r, size_t golden, const struct quiet_point 
 bool reference_check_unchanged(const struct reference *r, struct error *err);
 void reference_close(struct reference *r);
 
-/* The stop was asked for: the error is a signal's. */
-bool reference_was_interrupted(const struct error *err);
-
 #endif

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "judge/launch.h"
 #include "judge/ranked/resident_guard.h"
+#include "judge/run.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -121,11 +122,9 @@ static bool make_folder(struct resident *r, struct error *err)
 static bool start_guard(struct resident *r, const struct resident_plan *p, const char *workspace,
                         struct error *err)
 {
-    char self[PATH_MAX];
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n <= 0)
+    const char *self = run_own_path(&r->arena);
+    if (self == NULL)
         return error_set(err, "IO", "/proc is not there");
-    self[n] = '\0';
     r->boot_seconds = p->boot_seconds > 0 ? p->boot_seconds : RESIDENT_BOOT_SECONDS;
     r->stop_seconds = p->stop_seconds > 0 ? p->stop_seconds : RESIDENT_STOP_SECONDS;
     const char *const argv[] = {self,

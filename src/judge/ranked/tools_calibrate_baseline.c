@@ -1,6 +1,7 @@
 /* benchd calibrate-baseline (benchd-cli.md section 6; docs/baseline-calibration.md). */
 #include "judge/tools.h"
 
+#include "base/child.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -259,7 +260,7 @@ static int calibrate(const struct flags *f)
             if (write_it(&c, &err))
                 code = TOOL_OK;
         }
-        if (code != TOOL_OK && reference_was_interrupted(&err))
+        if (code != TOOL_OK && (interrupt_requested() || interrupt_is_cause(&err)))
             code = TOOL_INTERRUPTED;
     }
     if (code == TOOL_OK)

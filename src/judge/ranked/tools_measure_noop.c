@@ -1,6 +1,7 @@
 /* benchd measure-noop (docs/baseline-calibration.md). */
 #include "judge/tools.h"
 
+#include "base/child.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -79,7 +80,7 @@ static int measure(struct noop *n)
                                    : noop_measure_serial(n, &misused, &err)) &&
                         write_it(n, &err);
         code = ok ? TOOL_OK : misused ? TOOL_USAGE : TOOL_REJECTED;
-        if (!ok && reference_was_interrupted(&err))
+        if (!ok && (interrupt_requested() || interrupt_is_cause(&err)))
             code = TOOL_INTERRUPTED;
     }
     if (code != TOOL_OK)
