@@ -35,6 +35,16 @@ CLIENT_LIBS := $(PKG_LIBS)
 MACHINE := $(shell uname -m)
 endif
 
+# Programs to give away, made by tools/build-dist: the same bytes from any folder, only the C library shared.
+ifneq ($(DIST),)
+ifeq ($(ARCH),native)
+PKG_LIBS := -l:libjansson.a -l:libcrypto.a -l:libpcre2-8.a -l:libutf8proc.a -ldl
+SECCOMP_LIBS := -l:libseccomp.a
+endif
+CFLAGS += -ffile-prefix-map=$(CURDIR)=.
+PROGRAM_LDFLAGS = -s -Wl,--build-id=none
+endif
+
 WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wpointer-arith -Werror
 # No contraction: every fused multiply-add in the arithmetic is written as one.
 CFLAGS += -std=gnu11 $(OPT) -g $(WARN) -ffp-contract=off -fno-strict-aliasing -D_GNU_SOURCE -Isrc $(PKG_CFLAGS)
@@ -118,7 +128,7 @@ $(BUILD)/src/engine/serve/%.o $(BUILD)/src/programs/bench-worker.o: CFLAGS += $(
 $(BUILD)/src/judge/%.o: CFLAGS += $(SECCOMP_CFLAGS)
 $(BUILD)/src/arena/%.o: CFLAGS += $(CURL_CFLAGS)
 # What made a folder of weights: docs/transform.md.
-TRANSFORM_SOURCES := $(sort $(shell find src/base src/engine/checkpoint src/engine/model src/engine/transform -name '*.[ch]'))
+TRANSFORM_SOURCES := $(sort $(shell find src/base src/engine/checkpoint src/engine/model src/engine/transform -name '*.[ch]' 2>/dev/null))
 $(BUILD)/src/engine/transform/source_digest.o: $(TRANSFORM_SOURCES)
 $(BUILD)/src/engine/transform/source_digest.o: CFLAGS += -DTRANSFORM_SOURCE_SHA256='"$(shell sha256sum $(TRANSFORM_SOURCES) | sha256sum | cut -c1-64)"'
 
@@ -131,7 +141,7 @@ $(BUILD)/%.o: %.c Makefile
 define archive
 	@mkdir -p $(@D)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(AR) rcsD $@ $^
 endef
 $(BASE_A): $(BASE_O)
 	$(archive)
