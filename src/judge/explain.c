@@ -230,7 +230,9 @@ static void explain_seed_window(const struct page *p, const struct contract *c)
     page_item(
         p,
         "What comes before the decode window is not scored: the prefill of the decode seed may "
-        "take %.10g of it longer than the same leg's timed prefill, else `seed window failed`.",
+        "take %.10g of it longer than the same leg's timed prefill, else `seed window failed`. The "
+        "barrier before it and the one behind it may take as long as the control leg's, and a "
+        "hundredth of the window more: `decode barrier failed`.",
         c->has_seed_window_tolerance ? c->seed_window_tolerance : COMBINE_SEED_WINDOW_TOLERANCE);
 }
 

@@ -73,6 +73,7 @@ static const struct {
     {"performance floor failed", "floor_failed"},
     {"acceptance band failed", "acceptance_band_failed"},
     {"seed window failed", "seed_window_failed"},
+    {"decode barrier failed", "decode_barrier_failed"},
     {"RAW-SPEEDUP-IMPLAUSIBLE", "invalid_score"},
     {"TokenMismatch: prefill: ", "prefill_token_mismatch"},
     {"TokenMismatch: decode-seed: ", "decode_seed_token_mismatch"},

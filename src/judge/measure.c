@@ -276,8 +276,11 @@ bool measure_run(struct client *c, const struct measure_plan *plan, struct arena
     progress_update(&p, ok ? (uint64_t)o->steps : 0);
     progress_end(&p);
     const struct wire_response *r;
-    if (!ok || !client_barrier(c, (int64_t)m->rounds + 1, &r, err) ||
-        !watch_after(plan, "decode", err))
+    const int64_t answered = clock_now_ns();
+    if (!ok || !client_barrier(c, (int64_t)m->rounds + 1, &r, err))
+        return false;
+    m->decode_barrier_seconds = clock_seconds(answered);
+    if (!watch_after(plan, "decode", err))
         return false;
     m->expert_stats = r->expert_stats;
     m->decode_tokens = o->steps;

@@ -57,7 +57,8 @@ struct token_mismatch {
 struct measure_result {
     bool timed; /* the whole window was measured and every token was right */
     double prefill_seconds, prefill_seconds_per_token;
-    double prefill_barrier_seconds; /* from the prefill's answer to that of its barrier */
+    /* From a phase's answer to that of its barrier. */
+    double prefill_barrier_seconds, decode_barrier_seconds;
     double seed_window_seconds, seed_window_seconds_per_token;
     double decode_window_seconds, decode_seconds_per_token;
     int64_t decode_tokens;

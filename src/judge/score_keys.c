@@ -253,6 +253,10 @@ static const struct score_key pair_keys[] = {
     {"control_decode_window_seconds_per_token", SCORE_REAL, false},
     {"candidate_seed_prefill_window_seconds_per_token", SCORE_REAL, false},
     {"candidate_decode_window_seconds_per_token", SCORE_REAL, false},
+    {"control_prefill_barrier_seconds", SCORE_REAL, false}, /* these four are ours */
+    {"control_decode_barrier_seconds", SCORE_REAL, false},
+    {"candidate_prefill_barrier_seconds", SCORE_REAL, false},
+    {"candidate_decode_barrier_seconds", SCORE_REAL, false},
     {"token_mismatch_count", SCORE_INT, false},
     {"token_mismatch_first_step", SCORE_INT, false},
     {"token_mismatch_near_tie_count", SCORE_INT, false},
@@ -574,6 +578,8 @@ static bool check_nested(const json_t *metrics, struct error *err)
     return check_statistics(metrics, err) && check_gates(json_object_get(metrics, "gates"), err) &&
            check_records(pair_keys, COUNT_OF(pair_keys), PAIR_REQUIRED,
                          json_object_get(metrics, "paired_legs"), "metrics.paired_legs", err) &&
+           check_records(pair_keys, COUNT_OF(pair_keys), PAIR_REQUIRED,
+                         json_object_get(metrics, "null_pairs"), "metrics.null_pairs", err) &&
            check_records(prompt_keys, COUNT_OF(prompt_keys), PROMPT_REQUIRED,
                          json_object_get(metrics, "per_prompt"), "metrics.per_prompt", err);
 }

@@ -6,6 +6,8 @@ a window. MODE is how it cheats; a test writes another one into a copy.
   honest     not at all
   gate       decodes what follows the timed prefill while the judge waits for a quiet machine
   barrier    the same in the barrier's request, before it answers
+  late       answers the timed prefill after a tenth of its work; the rest is done in the barrier, and the seed finds it there
+  behind     tells the window's tokens after a tenth of their work; the rest is done in the barrier behind it
   begin      decodes in the request of the seed, which is not scored
   trim       runs a tenth of the prompt where the prefill is timed
   undo       reads the warm-up's prompt backwards, as judges once sent it, and has the answers before it is asked
@@ -40,6 +42,8 @@ def greedy(context, count):
 class State:
     context, done, steps, prefills = [], 0, 0, 0
     ahead = 0.0   # seconds of the decode window that are behind us already
+    owed = 0.0    # seconds of work whose answer was given before it
+    kept = False  # the timed prompt is in the cache
     known = None  # the prompt that a warm-up gave away
     told = False  # it got far between the phases
 
@@ -54,7 +58,8 @@ def answer(q):
     kind, r = q["kind"], {"id": q["id"], "nonce": "c0ffee", "ok": True}
     if kind == "prefill":
         State.prefills += 1
-        work(PREFILL / 10 if MODE == "trim" else PREFILL)
+        State.owed = 0.9 * PREFILL if MODE == "late" and State.prefills == 2 else 0
+        work(PREFILL / 10 if MODE == "trim" else PREFILL - State.owed)
         r["token"] = greedy(q["prompt_tokens"], 1)[0]
         if State.prefills == 1:
             State.known = q["prompt_tokens"][::-1]
@@ -62,7 +67,7 @@ def answer(q):
             r["token"] += 1
     elif kind == "free_decode_begin":
         State.told = MODE == "gate" and State.ahead > DECODE / 2
-        work(PREFILL)
+        work(PREFILL / 10 if State.kept else PREFILL)
         if MODE == "begin":
             work_ahead()
         State.context = q["seed_tokens"] + greedy(q["seed_tokens"], 1)
@@ -70,7 +75,8 @@ def answer(q):
         State.done += 1
     elif kind == "free_decode_run":
         n = q["count"]
-        work(max(0, DECODE - State.ahead))
+        State.owed = 0.9 * DECODE if MODE == "behind" else 0
+        work(max(0, DECODE - State.ahead - State.owed))
         r.update(tokens=greedy(State.context, n), acceptance_lengths=[1] * n, drafted_total=0,
                  accepted_total=0, committed_total=n)
         if State.told:
@@ -89,6 +95,9 @@ def answer(q):
         State.prefills += timed
         if MODE == "barrier" and timed:
             work_ahead()
+        State.kept = State.kept or MODE == "late" and timed
+        work(State.owed)
+        State.owed = 0
         r.update(completed_work=State.done, cache_memory=0)
         State.done = 0
         if MODE == "gate" and timed:

@@ -41,12 +41,19 @@ def test_an_honest_engine(kit):
     passed(kit, "honest")
 
 
-@pytest.mark.parametrize("mode", ["begin", "barrier", "trim"])
+@pytest.mark.parametrize("mode", ["begin", "barrier", "trim", "late", "behind"])
 def test_work_where_nothing_is_scored(kit, mode):
     result, document = run(kit, mode)
     assert result.returncode == 1, result.stderr
     assert document["passed"] is False and document["score"] is None
-    assert document["metrics"]["error"].startswith("seed window failed: in pair 1 "), document["metrics"]["error"]
+    failure = "decode barrier failed" if mode == "behind" else "seed window failed"
+    assert document["metrics"]["error"].startswith(f"{failure}: in pair 1 "), document["metrics"]["error"]
+    pair = document["metrics"]["paired_legs"][0]
+    place = {"barrier": "prefill", "late": "prefill", "behind": "decode"}.get(mode)
+    for phase in ("prefill", "decode"):  # where the work was done, a reader of the score sees
+        assert pair[f"control_{phase}_barrier_seconds"] >= 0
+        took = pair[f"candidate_{phase}_barrier_seconds"]
+        assert took > 0.04 if phase == place else took >= 0  # of processor time, which the clock cannot undercut
 
 
 def test_an_engine_stands_still_between_phases(kit):

@@ -78,9 +78,10 @@ static void run_fill(struct score_document *d, const struct contract *c, const c
     for (int i = 0; i < RUN_PAIRS; i++) {
         pairs[i].number = i + 1;
         text_copy(pairs[i].prompt_sha256, SHA256_HEX, golden);
-        pairs[i].control = (struct pair_times){control[i][0], control[i][1], control[i][0], 0};
+        pairs[i].control =
+            (struct pair_times){control[i][0], control[i][1], control[i][0], 1e-4, 2e-4};
         pairs[i].candidate =
-            (struct pair_times){candidate[i][0], candidate[i][1], candidate[i][0], 0};
+            (struct pair_times){candidate[i][0], candidate[i][1], candidate[i][0], 1e-4, 2e-4};
     }
     for (int i = 0; i < RUN_NULLS; i++) {
         nulls[i] = pairs[i];

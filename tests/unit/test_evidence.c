@@ -261,7 +261,7 @@ static void test_a_good_bundle_is_proved(void **state)
         if (f.items[i].state == FINDING_FAILED)
             fail_msg("%s: %s", f.items[i].subject, f.items[i].text);
     assert_int_equal(f.of[FINDING_SKIPPED], 1); /* the weights */
-    assert_true(f.of[FINDING_OK] >= 19);
+    assert_true(f.of[FINDING_OK] >= 20);
     findings_free(&f);
     assert_true(run_pack("log", &two, &err)); /* the same bytes again */
     assert_int_equal(one.length, two.length);
@@ -558,6 +558,33 @@ static void one_pair_less(struct score_document *d)
     json_array_remove(json_object_get(d->metrics, "paired_legs"), 2);
 }
 
+static void set_barriers(struct score_document *d, const char *key, json_t *value)
+{
+    for (size_t i = 0; i < 2; i++) {
+        json_t *pair = json_array_get(json_object_get(d->metrics, "paired_legs"), i);
+        if (value)
+            json_object_set(pair, key, value);
+        else
+            json_object_del(pair, key);
+    }
+    json_decref(value);
+}
+
+static void work_before_the_window(struct score_document *d)
+{
+    set_barriers(d, "candidate_prefill_barrier_seconds", json_real(0.5));
+}
+
+static void work_behind_the_window(struct score_document *d)
+{
+    set_barriers(d, "candidate_decode_barrier_seconds", json_real(0.5));
+}
+
+static void barriers_left_out(struct score_document *d)
+{
+    set_barriers(d, "candidate_decode_barrier_seconds", NULL);
+}
+
 static void hot_gate(struct score_document *d)
 {
     json_t *record = json_array_get(json_object_get(d->metrics, "gates"), 3);
@@ -613,6 +640,9 @@ static void test_a_score_that_does_not_follow(void **state)
     } rows[] = {{change_score, "score", "by the sealed times"},
                 {lower_time, "metrics.statistics", "not what the sealed pairs give"},
                 {one_pair_less, "score", "stands on 2 pairs"},
+                {work_before_the_window, "score", "seed window failed"},
+                {work_behind_the_window, "score", "decode barrier failed"},
+                {barriers_left_out, "untimed work", "not every pair"},
                 {hot_gate, "metrics.gates", "record 4, pair 2 candidate decode"},
                 {loose_gate, "metrics.gates", "limit of temperature"},
                 {no_gates, "metrics.gates", "without a record"},

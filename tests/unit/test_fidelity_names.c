@@ -114,6 +114,8 @@ static void test_other_failures_become_categories(void **state)
          "decode_token_mismatch"},
         {"performance floor failed: decode_speedup=0.9", "floor_failed"},
         {"acceptance band failed: decode", "acceptance_band_failed"},
+        {"seed window failed: in pair 1", "seed_window_failed"},
+        {"decode barrier failed: in pair 1", "decode_barrier_failed"},
         {"computed score was not finite", "invalid_score"},
         {"incomplete: the run ended before it passed", "no_score"},
         {"teacher-forced token mismatch: case x", "correctness_failed"},

@@ -87,9 +87,44 @@ static void mean_of_pairs(void **state)
 /* A leg of 512 tokens at 30 us and 1024 at 140 us, with a seed that takes `seed` times as long. */
 static struct ranked_pair window_pair(double prefill, double seed, double barrier)
 {
-    return (struct ranked_pair){.number = 1,
-                                .control = {30e-6, 140e-6, 30e-6, 0.001},
-                                .candidate = {30e-6 * prefill, 140e-6, 30e-6 * seed, barrier}};
+    return (struct ranked_pair){
+        .number = 1,
+        .control = {30e-6, 140e-6, 30e-6, 0.001, 0.001},
+        .candidate = {30e-6 * prefill, 140e-6, 30e-6 * seed, barrier, 0.001}};
+}
+
+/* Nor may the barrier behind the decode window: of most pairs, of any where all count; and that of
+ * the control leg is no work. */
+static void untimed_work_behind(void **state)
+{
+    (void)state;
+    struct contract c = rules();
+    c.seed_tokens = 512;
+    c.benchmark_decode_steps = 1024;
+    c.prefill_speedup_floor = c.decode_speedup_floor = 0.1;
+    struct ranked_pair pairs[3];
+    struct combined out;
+    for (int k = 0; k < 3; k++)
+        pairs[k] = window_pair(1, 1, 0.001);
+    for (int k = 0; k < 2; k++) {
+        pairs[k].candidate.decode_barrier = 0.0034; /* a round under way: 2 ms and a quarter more */
+        combine_pairs(&c, pairs, 3, &out);
+        assert_null(out.error);
+        pairs[k].candidate.decode_barrier = 0.0036;
+        combine_pairs(&c, pairs, 3, &out);
+        assert_true((out.error != NULL) == (k == 1)); /* one of three is a hiccup */
+    }
+    assert_string_equal(out.error, "decode barrier failed");
+    assert_non_null(strstr(out.text, "in pair 1 the candidate took 0.000100 s"));
+    pairs[0].control.decode_barrier = 0.002;
+    combine_pairs(&c, pairs, 3, &out);
+    assert_null(out.error);
+    c.combine_mean = true;
+    combine_pairs(&c, pairs, 3, &out);
+    assert_string_equal(out.error, "decode barrier failed");
+    c.benchmark_decode_steps = 4096; /* a hundredth of a longer window */
+    combine_pairs(&c, pairs, 3, &out);
+    assert_null(out.error);
 }
 
 /* What is not scored may not hold work: neither the seed's prefill nor the barrier before it. */
@@ -243,7 +278,7 @@ static bool scripted(void *context, const struct ranked_slot *slot, struct pair_
     s->roles[s->legs] = "CXab"[slot->role];
     s->goldens[s->legs++] = slot->golden;
     const double t = slot->role == RANKED_CANDIDATE ? s->slower : 1;
-    *out = (struct pair_times){0.001 * t * off, 0.01 * t * off, 0.001, 0};
+    *out = (struct pair_times){0.001 * t * off, 0.01 * t * off, 0.001, 0, 0};
     return true;
 }
 
@@ -452,13 +487,21 @@ static void sealed_pairs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gains_by_hand),      cmocka_unit_test(lower_median_of_pairs),
-        cmocka_unit_test(mean_of_pairs),      cmocka_unit_test(floors),
-        cmocka_unit_test(untimed_work),       cmocka_unit_test(fast_side_of_bands),
-        cmocka_unit_test(schedules),          cmocka_unit_test(identical_trees_score_one),
-        cmocka_unit_test(slower_trees),       cmocka_unit_test(sequential),
-        cmocka_unit_test(failing_leg),        cmocka_unit_test(alternating),
-        cmocka_unit_test(replayed_positions), cmocka_unit_test(replayed_windows),
+        cmocka_unit_test(gains_by_hand),
+        cmocka_unit_test(lower_median_of_pairs),
+        cmocka_unit_test(mean_of_pairs),
+        cmocka_unit_test(floors),
+        cmocka_unit_test(untimed_work),
+        cmocka_unit_test(untimed_work_behind),
+        cmocka_unit_test(fast_side_of_bands),
+        cmocka_unit_test(schedules),
+        cmocka_unit_test(identical_trees_score_one),
+        cmocka_unit_test(slower_trees),
+        cmocka_unit_test(sequential),
+        cmocka_unit_test(failing_leg),
+        cmocka_unit_test(alternating),
+        cmocka_unit_test(replayed_positions),
+        cmocka_unit_test(replayed_windows),
         cmocka_unit_test(sealed_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

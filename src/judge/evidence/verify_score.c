@@ -13,6 +13,7 @@
 #include <string.h>
 
 static const char subject[] = "score";
+static const char barriers_subject[] = "untimed work";
 static const char statistics_subject[] = "metrics.statistics";
 
 /* ---- Pairs ---- */
@@ -24,11 +25,15 @@ static bool read_pair(const json_t *record, size_t index, struct ranked_pair *ou
         .control = {.prefill = verify_number(record, "control_prefill_seconds_per_token"),
                     .decode = verify_number(record, "control_decode_seconds_per_token"),
                     .seed_prefill_window =
-                        verify_number(record, "control_seed_prefill_window_seconds_per_token")},
+                        verify_number(record, "control_seed_prefill_window_seconds_per_token"),
+                    .prefill_barrier = verify_number(record, "control_prefill_barrier_seconds"),
+                    .decode_barrier = verify_number(record, "control_decode_barrier_seconds")},
         .candidate = {.prefill = verify_number(record, "candidate_prefill_seconds_per_token"),
                       .decode = verify_number(record, "candidate_decode_seconds_per_token"),
-                      .seed_prefill_window = verify_number(
-                          record, "candidate_seed_prefill_window_seconds_per_token")}};
+                      .seed_prefill_window =
+                          verify_number(record, "candidate_seed_prefill_window_seconds_per_token"),
+                      .prefill_barrier = verify_number(record, "candidate_prefill_barrier_seconds"),
+                      .decode_barrier = verify_number(record, "candidate_decode_barrier_seconds")}};
     text_copy(out->prompt_sha256, sizeof out->prompt_sha256, verify_text(record, "prompt_sha256"));
     return json_integer_value(json_object_get(record, "pair")) == (json_int_t)index + 1;
 }
@@ -141,14 +146,38 @@ static bool check_verdict(const struct verify_run *run, const struct combined *a
     if (run->passed && all->error)
         return findings_add(f, FINDING_FAILED, subject, "passed, where the contract says: %s: %s",
                             all->error, all->text);
-    static const char *const decided[] = {"performance floor failed", "acceptance band failed"};
-    for (size_t i = 0; i < 2; i++)
+    static const char *const decided[] = {"performance floor failed", "acceptance band failed",
+                                          "seed window failed", "decode barrier failed"};
+    for (size_t i = 0; i < sizeof decided / sizeof *decided; i++)
         if (strncmp(error, decided[i], strlen(decided[i])) == 0 &&
             (!all->error || strcmp(all->error, decided[i]) != 0))
             return findings_add(f, FINDING_FAILED, subject,
                                 "failed by \"%s\", which the sealed times do not bear out",
                                 decided[i]);
     return true;
+}
+
+/* Work outside the clock has been judged with the score, where the score tells of it. */
+static void check_barriers(const struct verify_run *run, struct findings *f)
+{
+    static const char *const keys[] = {
+        "control_prefill_barrier_seconds", "control_decode_barrier_seconds",
+        "candidate_prefill_barrier_seconds", "candidate_decode_barrier_seconds"};
+    const json_t *pairs = json_object_get(run->metrics, "paired_legs");
+    size_t told = 0;
+    for (size_t i = 0; i < json_array_size(pairs); i++)
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+            told += json_object_get(json_array_get(pairs, i), keys[k]) != NULL;
+    if (told == sizeof keys / sizeof *keys * json_array_size(pairs))
+        findings_add(f, FINDING_OK, barriers_subject,
+                     "the decode's seed and the barriers of %zu pairs leave no room for untimed "
+                     "work beyond what the contract lets through",
+                     json_array_size(pairs));
+    else if (told == 0)
+        findings_add(f, FINDING_SKIPPED, barriers_subject,
+                     "not checked: the run did not seal its barriers");
+    else
+        findings_add(f, FINDING_FAILED, barriers_subject, "not every pair has its four barriers");
 }
 
 static void check_paired(const struct verify_run *run, const struct ranked_pair *pairs,
@@ -186,6 +215,8 @@ static void check_paired(const struct verify_run *run, const struct ranked_pair 
                      "decode, %s, floors cleared",
                      all.score, count, all.gains.prefill, all.gains.decode,
                      c->combine_mean ? "mean" : "lower median");
+    if (run->passed)
+        check_barriers(run, f);
     else
         findings_add(f, FINDING_OK, subject, "failed and has no score, as it must be: %s",
                      verify_text(m, "error"));

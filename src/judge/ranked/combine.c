@@ -85,44 +85,67 @@ static void check_bands(const struct contract *c, struct combined *out)
     }
 }
 
+static double tolerance(const struct contract *c)
+{
+    return c->has_seed_window_tolerance ? c->seed_window_tolerance : COMBINE_SEED_WINDOW_TOLERANCE;
+}
+
+/* Seconds that work outside the clock may take, beside what is as long in the control leg. */
+static double let_through(const struct contract *c, const struct ranked_pair *p)
+{
+    const double window = p->candidate.decode * (double)c->benchmark_decode_steps;
+    return fmax(COMBINE_UNTIMED_SECONDS, COMBINE_UNTIMED_DECODE * window) * (1 + tolerance(c));
+}
+
 /* Seconds that the candidate had for itself before its decode window, beyond what is let through.
  */
-static double untimed_excess(const struct contract *c, const struct ranked_pair *p)
+static double seed_excess(const struct contract *c, const struct ranked_pair *p)
 {
-    const double prompt = (double)c->seed_tokens, steps = (double)c->benchmark_decode_steps;
-    const double more =
-        c->has_seed_window_tolerance ? c->seed_window_tolerance : COMBINE_SEED_WINDOW_TOLERANCE;
+    const double prompt = (double)c->seed_tokens, more = tolerance(c);
     const double own = fmax(1, p->control.seed_prefill_window / p->control.prefill);
     const double seed =
         prompt * (p->candidate.seed_prefill_window - p->candidate.prefill * own * (1 + more));
-    const double barrier = p->candidate.barrier - p->control.barrier;
-    return fmax(0, seed) + fmax(0, barrier) -
-           fmax(COMBINE_UNTIMED_SECONDS, COMBINE_UNTIMED_DECODE * p->candidate.decode * steps) *
-               (1 + more);
+    const double barrier = p->candidate.prefill_barrier - p->control.prefill_barrier;
+    return fmax(0, seed) + fmax(0, barrier) - let_through(c, p);
 }
 
-static void check_seed_window(const struct contract *c, const struct ranked_pair *pairs,
-                              size_t count, struct combined *out)
+/* The same behind it. */
+static double barrier_excess(const struct contract *c, const struct ranked_pair *p)
 {
-    const struct ranked_pair *worst = NULL;
-    size_t over = 0;
-    double most = 0;
-    for (size_t i = 0; i < count; i++) {
-        const double excess = untimed_excess(c, &pairs[i]);
-        over += excess > 0;
-        if (excess > most) {
-            most = excess;
-            worst = &pairs[i];
+    return p->candidate.decode_barrier - p->control.decode_barrier - let_through(c, p);
+}
+
+/* Work outside the clock: of more than half of the pairs, or of any where all count. */
+static void check_untimed(const struct contract *c, const struct ranked_pair *pairs, size_t count,
+                          struct combined *out)
+{
+    static const struct {
+        double (*excess)(const struct contract *c, const struct ranked_pair *p);
+        const char *error, *text;
+    } rules[] = {{seed_excess, "seed window failed",
+                  "in pair %d the candidate took %.6f s longer before its decode window than its "
+                  "timed prefill and the control leg let expect: work of the decoding, or a "
+                  "prefill that is cut short where it is timed"},
+                 {barrier_excess, "decode barrier failed",
+                  "in pair %d the candidate took %.6f s longer for the barrier behind its decode "
+                  "window than the control leg lets expect: work of tokens that were told before"}};
+    for (size_t k = 0; k < sizeof rules / sizeof *rules && out->error == NULL; k++) {
+        const struct ranked_pair *worst = NULL;
+        size_t over = 0;
+        double most = 0;
+        for (size_t i = 0; i < count; i++) {
+            const double excess = rules[k].excess(c, &pairs[i]);
+            over += excess > 0;
+            if (excess > most) {
+                most = excess;
+                worst = &pairs[i];
+            }
         }
+        if (worst == NULL || (!c->combine_mean && 2 * over <= count))
+            continue;
+        out->error = rules[k].error;
+        snprintf(out->text, sizeof out->text, rules[k].text, worst->number, most);
     }
-    if (out->error != NULL || worst == NULL || (!c->combine_mean && 2 * over <= count))
-        return;
-    out->error = "seed window failed";
-    snprintf(out->text, sizeof out->text,
-             "in pair %d the candidate took %.6f s longer before its decode window than its timed "
-             "prefill and the control leg let expect: work of the decoding, or a prefill that is "
-             "cut short where it is timed",
-             worst->number, most);
 }
 
 static struct pair_times times_mean(const struct ranked_pair *pairs, size_t count, bool control)
@@ -180,7 +203,7 @@ void combine_pairs(const struct contract *c, const struct ranked_pair *pairs, si
     if (!c->combine_mean)
         check_floors(c, &out->gains, out);
     check_bands(c, out);
-    check_seed_window(c, pairs, count, out);
+    check_untimed(c, pairs, count, out);
 }
 
 static void set_real(json_t *o, const char *key, double value)
@@ -206,6 +229,10 @@ json_t *combine_seal(const struct ranked_pair *pairs, size_t count)
         set_real(o, "candidate_seed_prefill_window_seconds_per_token",
                  p->candidate.seed_prefill_window);
         set_real(o, "candidate_decode_window_seconds_per_token", p->candidate.decode);
+        set_real(o, "control_prefill_barrier_seconds", p->control.prefill_barrier);
+        set_real(o, "control_decode_barrier_seconds", p->control.decode_barrier);
+        set_real(o, "candidate_prefill_barrier_seconds", p->candidate.prefill_barrier);
+        set_real(o, "candidate_decode_barrier_seconds", p->candidate.decode_barrier);
         if (p->tokens.judged) {
             const struct pair_tokens *t = &p->tokens;
             json_object_set_new(o, "token_mismatch_count", json_integer(t->mismatches));

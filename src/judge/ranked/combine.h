@@ -16,7 +16,8 @@
 struct pair_times {
     double prefill, decode;     /* decode: the decode window / its tokens */
     double seed_prefill_window; /* the decode seed's prefill; sealed, not scored */
-    double barrier;             /* seconds of the barrier between the two phases; not sealed */
+    /* Seconds of the barriers behind the two phases; sealed, not scored. */
+    double prefill_barrier, decode_barrier;
 };
 
 /* Tokens of the candidate that are not the golden's, as the replay found them (token_replay.h). */
@@ -48,14 +49,16 @@ struct combined {
     double score;
     bool prefill_floor, decode_floor; /* cleared */
     const char *error; /* NULL, or a class of failure: "score", "performance floor failed",
-                          "acceptance band failed", "seed window failed" */
+                          "acceptance band failed", "seed window failed",
+                          "decode barrier failed" */
     char text[256];    /* what is said after it */
 };
 /* What lies before the decode window is not scored: the seed's prefill and the barrier before it.
  * An engine could decode there, or hurry its timed prefill alone. So the seed may take as long as
  * the same leg's prefill, times what it took the control leg where that is more, and this much more
  * of it; and the barrier as long as the control leg's; both together so many seconds, or this part
- * of the decode window, longer. */
+ * of the decode window, longer (and the tolerance more of that). The barrier behind the decode
+ * window may hold as much: a round that was under way, not rounds whose tokens were told before. */
 #define COMBINE_SEED_WINDOW_TOLERANCE 0.25
 #define COMBINE_UNTIMED_SECONDS 0.002
 #define COMBINE_UNTIMED_DECODE 0.01
@@ -63,7 +66,8 @@ struct combined {
 /* lower_median: the pair whose composite is the middle one, the lower of two; floors gate that
  * pair. mean: the mean of the pairs' composites, gains and times; floors gate every pair, and text
  * tells of the first that fails. Order of failures: a score that is not finite, floors, bands
- * (prefill first), the seed's window (of more than half of the pairs; for the mean of any).
+ * (prefill first), the seed's window, the barrier behind the decode window (both of more than half
+ * of the pairs; for the mean of any).
  * count >= 1; the contract declares weights and floors. */
 void combine_pairs(const struct contract *c, const struct ranked_pair *pairs, size_t count,
                    struct combined *out);

@@ -157,7 +157,8 @@ static void take_times(const struct measure_result *m, struct pair_times *out)
     *out = (struct pair_times){.prefill = m->prefill_seconds_per_token,
                                .decode = m->decode_seconds_per_token,
                                .seed_prefill_window = m->seed_window_seconds_per_token,
-                               .barrier = m->prefill_barrier_seconds};
+                               .prefill_barrier = m->prefill_barrier_seconds,
+                               .decode_barrier = m->decode_barrier_seconds};
 }
 
 static void take_candidate(struct official *r, const struct leg_result *leg)
