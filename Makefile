@@ -41,7 +41,7 @@ ifeq ($(ARCH),native)
 PKG_LIBS := -l:libjansson.a -l:libcrypto.a -l:libpcre2-8.a -l:libutf8proc.a -ldl
 SECCOMP_LIBS := -l:libseccomp.a
 endif
-CFLAGS += -ffile-prefix-map=$(CURDIR)=.
+CFLAGS += '-ffile-prefix-map=$(CURDIR)=.'
 PROGRAM_LDFLAGS = -s -Wl,--build-id=none
 endif
 
