@@ -111,8 +111,8 @@ static const char *const condition_keys[] = {
 
 static const char *const envelope_keys[] = {"attention_int8_group32"};
 static const char *const quiet_keys[] = {
-    "load_max",        "gpu_use_max",    "celsius_max", "temperature_required", "wait_seconds",
-    "clock_floor_mhz", "others_cpu_max", "loaded_use",  "window_seconds"};
+    "load_max",        "gpu_use_max",    "celsius_max",   "temperature_required", "wait_seconds",
+    "clock_floor_mhz", "others_cpu_max", "run_delay_max", "loaded_use",           "window_seconds"};
 static const char *const statistics_keys[] = {"null_pairs", "max_pairs", "half_width",
                                               "confidence"};
 

@@ -52,6 +52,10 @@ bool contract_read_quiet(const struct contract_reader *root)
     if (contract_has(&r, "others_cpu_max") &&
         !contract_get_real(&r, "others_cpu_max", CONTRACT_REAL_POSITIVE, &q->others_cpu_max))
         return false;
+    q->run_delay_max = QUIET_RUN_DELAY * q->others_cpu_max;
+    if (contract_has(&r, "run_delay_max") &&
+        !contract_get_real(&r, "run_delay_max", CONTRACT_REAL_POSITIVE, &q->run_delay_max))
+        return false;
     if (contract_has(&r, "loaded_use") &&
         !contract_get_real(&r, "loaded_use", CONTRACT_REAL_POSITIVE, &q->loaded_use))
         return false;

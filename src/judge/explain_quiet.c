@@ -17,6 +17,12 @@ void explain_quiet(const struct page *p, const struct contract *c)
               q->device == QUIET_GPU ? "GPU" : "processor", q->celsius_max, q->cool_wait_seconds,
               q->temperature_required ? "the run is refused, `TEMPERATURE-READER-MISSING`"
                                       : "the gate is skipped, and the seal says so");
+    page_item(
+        p,
+        "Others' work in the phase itself stays below as much, and an engine that waits for a "
+        "processor, for %.6g of the phase or more, does not wait for theirs: "
+        "`TELEMETRY-CONTENDED`. Of phases below 0.2 s three or a quarter are let through.",
+        q->run_delay_max);
     if (q->clock_floor_mhz > 0)
         page_item(p,
                   "A clock below %.6g MHz in two loaded samples running (use from %.6g on), or a "

@@ -292,6 +292,7 @@ static const struct score_key temperature_keys[] = {
     {"celsius", SCORE_REAL, NULLABLE}, {"limit", SCORE_REAL, false},
     {"reader", SCORE_TEXT, NULLABLE},
 };
+enum { TELEMETRY_OPTIONAL = 2 }; /* the last ones: older scores do not have them */
 static const struct score_key telemetry_keys[] = {
     {"seconds", SCORE_REAL, false},
     {"samples", SCORE_INT, false},
@@ -308,6 +309,8 @@ static const struct score_key telemetry_keys[] = {
     {"throttled", SCORE_BOOL, false},
     {"throttle_reasons", SCORE_ARRAY, false},
     {"series", SCORE_OBJECT, false},
+    {"engine_run_delay", SCORE_REAL, NULLABLE},
+    {"stolen_cpu", SCORE_REAL, NULLABLE},
 };
 
 /* metrics.statistics and its parts (docs/statistics.md); null: not known from so few pairs. */
@@ -481,15 +484,15 @@ static bool check_statistics(const json_t *metrics, struct error *err)
 
 /* A part of a gate record, where it is not null: closed, and its state one of the words. */
 static bool check_gate_part(const json_t *record, const char *place, const char *key,
-                            const struct score_key *keys, size_t count, const char *const *states,
-                            struct error *err)
+                            const struct score_key *keys, size_t count, size_t required,
+                            const char *const *states, struct error *err)
 {
     char path[128];
     const json_t *part = json_object_get(record, key);
     snprintf(path, sizeof path, "%s.%s", place, key);
     if (json_is_null(part))
         return true;
-    if (!check_record(keys, count, count, part, path, err))
+    if (!check_record(keys, count, required, part, path, err))
         return false;
     const char *state = json_string_value(json_object_get(part, "state"));
     for (size_t i = 0; state && states[i]; i++)
@@ -544,11 +547,13 @@ static bool check_gates(const json_t *gates, struct error *err)
         if (!check_record(gate_keys, COUNT_OF(gate_keys), COUNT_OF(gate_keys), record, place,
                           err) ||
             !check_gate_part(record, place, "quiescence", quiescence_keys,
-                             COUNT_OF(quiescence_keys), quiescence, err) ||
+                             COUNT_OF(quiescence_keys), COUNT_OF(quiescence_keys), quiescence,
+                             err) ||
             !check_gate_part(record, place, "temperature", temperature_keys,
-                             COUNT_OF(temperature_keys), temperature, err) ||
+                             COUNT_OF(temperature_keys), COUNT_OF(temperature_keys), temperature,
+                             err) ||
             !check_gate_part(record, place, "telemetry", telemetry_keys, COUNT_OF(telemetry_keys),
-                             NULL, err))
+                             COUNT_OF(telemetry_keys) - TELEMETRY_OPTIONAL, NULL, err))
             return false;
         const json_t *telemetry = json_object_get(record, "telemetry");
         if (!json_is_null(telemetry) && !check_series(telemetry, place, err))

@@ -83,6 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     default:
         require(!parse_millidegrees(text, &x) || parse_celsius_is_usable(x));
         require(!parse_kilohertz(text, &x) || (x > 0 && x <= 100000));
+        require(!parse_run_delay(text, &x) || (isfinite(x) && x >= 0));
         parse_count(text, &n);
     }
     free(text);

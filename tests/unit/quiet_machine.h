@@ -38,7 +38,11 @@ struct machine {
     bool kernel_load; /* the load follows what runs, as the kernel's does */
     /* What runs at every sleep: processors' worth. */
     double others_rate, own_rate;
-    int step; /* for a test's own use */
+    /* Of the engine's two threads together so far, in seconds; a process that has come since. */
+    double waited, newcomer;
+    double stolen;  /* by the host */
+    bool no_clocks; /* the kernel has none of processes */
+    int step;       /* for a test's own use */
 };
 
 static inline void machine_write(struct machine *m, const char *path, const char *text)
@@ -60,10 +64,10 @@ static inline void machine_tell(struct machine *m)
     machine_write(m, "/proc/loadavg", arena_printf(&m->arena, "%.2f 0.5 0.5 1/100 7\n", m->load));
     machine_write(m, "/proc/stat",
                   arena_printf(&m->arena,
-                               "cpu  %lld 0 0 %lld 0 0 0 0 0 0\ncpu0 %lld 0 0 %lld 0 0 0 0 0 0\n"
+                               "cpu  %lld 0 0 %lld 0 0 0 %lld 0 0\ncpu0 %lld 0 0 %lld 0 0 0 0 0 0\n"
                                "intr 1 2\n",
-                               own + others, llround(m->idle * 100), own + others,
-                               llround(m->idle * 100)));
+                               own + others, llround(m->idle * 100), llround(m->stolen * 100),
+                               own + others, llround(m->idle * 100)));
     machine_write(m, "/proc/1/stat", "1 (init) S 0 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0\n");
     machine_write(
         m, "/proc/7/stat",
@@ -72,6 +76,14 @@ static inline void machine_tell(struct machine *m)
     machine_write(
         m, "/proc/101/stat",
         arena_printf(&m->arena, "101 (engine) R 100 1 1 0 -1 0 0 0 0 0 %lld 0 0 0 20 0\n", own));
+    machine_write(m, "/proc/101/task/101/schedstat",
+                  arena_printf(&m->arena, "%lld %lld 5\n", llround(m->own * 1e9),
+                               llround(m->waited * 0.25e9)));
+    machine_write(m, "/proc/101/task/102/schedstat",
+                  arena_printf(&m->arena, "%lld %lld 5\n", llround(m->own * 1e9),
+                               llround(m->waited * 0.75e9)));
+    if (m->newcomer > 0)
+        machine_write(m, "/proc/9/stat", "9 (cron) R 1 9 9 0 -1 0 0 0 0 0 0 0 0 0 20 0\n");
 }
 
 /* Time passes: processors work, the clock moves. */
@@ -91,6 +103,16 @@ static inline void machine_pass(struct machine *m, double seconds)
 static inline double machine_now(void *context)
 {
     return ((struct machine *)context)->clock;
+}
+
+static inline double machine_process_seconds(void *context, pid_t pid)
+{
+    const struct machine *m = context;
+    return m->no_clocks ? NAN
+           : pid == 7   ? m->others
+           : pid == 9   ? m->newcomer
+           : pid == 1   ? 0
+                        : NAN; /* 100, 101: nobody asks */
 }
 
 static inline bool machine_sleep(void *context, double seconds, struct error *err)
@@ -142,6 +164,7 @@ static inline int machine_set_up(void **state)
                                       .ticks = 100,
                                       .context = m,
                                       .now = machine_now,
+                                      .process_seconds = machine_process_seconds,
                                       .sleep = machine_sleep,
                                       .variable = machine_variable,
                                       .command = machine_command,

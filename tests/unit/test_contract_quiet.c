@@ -45,7 +45,8 @@ static void test_whole(void **state)
     assert_true(c->has_quiet && q->load_max == 4 && q->gpu_use_max == 0.2 && q->celsius_max == 70);
     assert_true(!q->temperature_required && q->quiescence_wait_seconds == 30 &&
                 q->cool_wait_seconds == 30 && q->clock_floor_mhz == 1500);
-    assert_true(q->others_cpu_max == 0.25 && q->loaded_use == 0.95 && !q->cool_gate);
+    assert_true(q->others_cpu_max == 0.25 && q->run_delay_max == 0.1 && q->loaded_use == 0.95);
+    assert_false(q->cool_gate);
     contract_free(c);
     assert_true(parse(
         "t-v1",
@@ -54,6 +55,7 @@ static void test_whole(void **state)
         "\"clock_floor_mhz\":0,\"others_cpu_max\":0.5,\"loaded_use\":1,\"window_seconds\":0.2}",
         &c, &err));
     assert_true(c->quiet.others_cpu_max == 0.5 && c->quiet.loaded_use == 1);
+    assert_true(c->quiet.run_delay_max == 0.2); /* of what others may take */
     assert_true(c->quiet.window_seconds == 0.2);
     contract_free(c);
 }
@@ -78,6 +80,7 @@ static void test_refused(void **state)
         {":30", ":-1", "CONTRACT-INVALID", "quiet.wait_seconds"},
         {"1500", "-1", "CONTRACT-INVALID", "quiet.clock_floor_mhz"},
         {"1500", "1500,\"others_cpu_max\":0", "CONTRACT-INVALID", "quiet.others_cpu_max"},
+        {"1500", "1500,\"run_delay_max\":-1", "CONTRACT-INVALID", "quiet.run_delay_max"},
         {"1500", "1500,\"window_seconds\":0.19", "CONTRACT-INVALID", "quiet.window_seconds"},
         {"1500", "1500,\"window_seconds\":61", "CONTRACT-INVALID", "quiet.window_seconds"},
         {"1500", "1500,\"loaded_use\":1.5", "CONTRACT-INVALID", "quiet.loaded_use"},

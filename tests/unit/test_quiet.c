@@ -148,6 +148,80 @@ static void test_a_neighbour_during_the_phase(void **state)
     quiet_close(q);
 }
 
+/* A phase of 28 ms in which others work, the engine's threads wait, and the host takes its part. */
+static bool brief_phase(struct machine *m, struct quiet *q, double others, double waited,
+                        double stolen, struct error *err)
+{
+    m->others_rate = m->own_rate = 0;
+    assert_true(quiet_before(q, &first, err));
+    m->others += others;
+    m->waited += waited;
+    m->stolen += stolen;
+    machine_pass(m, 0.028);
+    return quiet_after_alone(q, err);
+}
+
+/* Too short for the ticks of /proc/stat: the clocks of processes and the run queue tell. */
+static void test_neighbours_of_a_brief_phase(void **state)
+{
+    struct machine *m = *state;
+    struct quiet_rules rules = quiet_rules_default(NULL);
+    struct error err = {0};
+    const struct {
+        double others, waited, stolen;
+        const char *cpu, *delay;
+        bool contended;
+    } rows[] = {
+        {0.0002, 0.0001, 0, "0.0070000000000000001", "0.0040000000000000001", false},
+        {0.0069, 0, 0, "0.246", "0.0", false}, /* on a processor that the engine did not want */
+        {0.0071, 0, 0, "0.254", "0.0", true},  /* though too much */
+        {0.003, 0.0027, 0, "0.107", "0.096000000000000002", false},
+        {0.003, 0.0029, 0, "0.107", "0.104", true},                /* on one that it wanted */
+        {0.0005, 0.05, 0, "0.017999999999999999", "1.786", false}, /* its threads, each other */
+        {0, 0, 0.02, "0.35699999999999998", "0.0", true}, /* the host: one tick at the least */
+        {0, 0, 0.01, "0.0", "0.0", false},                /* or less than one */
+    };
+    put_sensor(m, 41);
+    struct quiet *q = open_quiet(m, &rules, true);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!brief_phase(m, q, rows[i].others, rows[i].waited, rows[i].stolen, &err))
+            fail_msg("%zu: %s", i, err.message);
+        assert_string_equal(last(m, q, "telemetry", "others_cpu"), rows[i].cpu);
+        assert_string_equal(last(m, q, "telemetry", "engine_run_delay"), rows[i].delay);
+        assert_true(quiet_last_was_contended(q) == rows[i].contended);
+    }
+    /* Three are let through, and a quarter: eight phases so far. */
+    assert_false(brief_phase(m, q, 0.01, 0, 0, &err));
+    assert_string_equal(err.name, "TELEMETRY-CONTENDED");
+    assert_non_null(strstr(err.message, "others took 0.36 processors"));
+    for (int i = 0; i < 10; i++)
+        assert_true(brief_phase(m, q, 0, 0, 0, &err));
+    assert_true(brief_phase(m, q, 0.003, 0.01, 0, &err)); /* the fifth of twenty */
+    assert_false(brief_phase(m, q, 0.003, 0.01, 0, &err));
+    assert_non_null(strstr(err.message, "waited for a processor for 0.36 of the phase while others "
+                                        "took 0.11, the limit is 0.10"));
+    m->no_clocks = true;
+    assert_true(brief_phase(m, q, 1, 0, 0, &err)); /* a kernel without such clocks */
+    assert_string_equal(last(m, q, "telemetry", "others_cpu"), "null");
+    check_records(q, 22);
+    quiet_close(q);
+}
+
+static void test_a_newcomer_of_a_brief_phase(void **state)
+{
+    struct machine *m = *state;
+    struct quiet_rules rules = quiet_rules_default(NULL);
+    struct error err = {0};
+    put_sensor(m, 41);
+    struct quiet *q = open_quiet(m, &rules, true);
+    assert_true(quiet_before(q, &first, &err));
+    m->newcomer = 0.01;
+    machine_pass(m, 0.028);
+    assert_true(quiet_after(q, &err) && quiet_last_was_contended(q));
+    assert_string_equal(last(m, q, "telemetry", "others_cpu"), "0.35699999999999998");
+    quiet_close(q);
+}
+
 /* The same machine with a neighbour, while our own load hides nothing of him. */
 static void test_a_neighbour_is_declined(void **state)
 {
@@ -661,6 +735,8 @@ int main(void)
         TEST(test_a_quiet_phase),
         TEST(test_own_legs_are_told_apart),
         TEST(test_a_neighbour_during_the_phase),
+        TEST(test_neighbours_of_a_brief_phase),
+        TEST(test_a_newcomer_of_a_brief_phase),
         TEST(test_a_neighbour_is_declined),
         TEST(test_a_neighbour_who_left),
         TEST(test_own_unrest),

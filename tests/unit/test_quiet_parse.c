@@ -71,6 +71,17 @@ static void test_small_files(void **state)
     assert_false(parse_load("-0.5 1 1\n", &x) || parse_load("\n", &x) || parse_load("x", &x));
 }
 
+static void test_run_delay(void **state)
+{
+    (void)state;
+    double x;
+    assert_true(parse_run_delay("163505 3325232000 2\n", &x) && fabs(x - 3.325232) < 1e-9);
+    assert_true(parse_run_delay("0 0", &x) && x == 0);
+    assert_false(parse_run_delay("", &x) || parse_run_delay("5\n", &x) ||
+                 parse_run_delay("5 -1 2\n", &x) ||
+                 parse_run_delay("5 99999999999999999999 2\n", &x));
+}
+
 static void test_stat(void **state)
 {
     (void)state;
@@ -81,6 +92,7 @@ static void test_stat(void **state)
                            t));
     assert_int_equal(t->whole.busy, 1 + 2 + 3 + 4 + 5 + 6);
     assert_int_equal(t->whole.all, t->whole.busy + 110);
+    assert_int_equal(t->whole.stolen, 6);
     assert_int_equal(t->count, 3);
     assert_int_equal(t->each[0].busy, 2);
     assert_int_equal(t->each[1].all, 0); /* offline */
@@ -164,8 +176,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_celsius_line), cmocka_unit_test(test_small_files),
-        cmocka_unit_test(test_stat),         cmocka_unit_test(test_process),
-        cmocka_unit_test(test_cpuinfo),      cmocka_unit_test(test_nvidia_smi),
+        cmocka_unit_test(test_stat),         cmocka_unit_test(test_run_delay),
+        cmocka_unit_test(test_process),      cmocka_unit_test(test_cpuinfo),
+        cmocka_unit_test(test_nvidia_smi),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

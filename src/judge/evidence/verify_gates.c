@@ -19,6 +19,13 @@ static bool is_one_of(const char *text, const char *one, const char *other)
     return strcmp(text, one) == 0 || strcmp(text, other) == 0;
 }
 
+static bool is_contended(const json_t *seen, const struct quiet_rules *r)
+{
+    return is_number_at(seen, "others_cpu") &&
+           quiet_is_contended(r, verify_number(seen, "others_cpu"),
+                              verify_number(seen, "engine_run_delay"));
+}
+
 /* What is wrong with a record; NULL: it is within the limits. */
 static const char *broken(const json_t *record, const struct quiet_rules *r)
 {
@@ -43,7 +50,7 @@ static const char *broken(const json_t *record, const struct quiet_rules *r)
         return "the temperature is above the limit";
     if (json_is_true(json_object_get(seen, "throttled")))
         return "the clocks were throttled";
-    if (is_number_at(seen, "others_cpu") && verify_number(seen, "others_cpu") >= r->others_cpu_max)
+    if (is_contended(seen, r) && !quiet_is_brief(verify_number(seen, "seconds")))
         return "others were at work during the phase";
     return NULL;
 }
@@ -87,8 +94,20 @@ void verify_gates(const struct verify_run *run, struct findings *f)
             return;
         }
     }
+    size_t brief = 0, contended = 0;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *seen = json_object_get(json_array_get(gates, i), "telemetry");
+        const bool is_brief =
+            json_is_object(seen) && quiet_is_brief(verify_number(seen, "seconds"));
+        brief += is_brief;
+        contended += is_brief && is_contended(seen, rules);
+    }
     if (count == 0)
         findings_add(f, FINDING_FAILED, subject, "a ranked run without a record of its gates");
+    else if (!quiet_lets_through(contended, brief) && contended > allowed)
+        findings_add(f, FINDING_FAILED, subject,
+                     "others were at work during %zu of %zu phases of less than 0.2 s", contended,
+                     brief);
     else
         findings_add(f, FINDING_OK, subject,
                      "%zu of %zu records are within the limits: load %.3g, GPU use %.3g, %.3g "

@@ -43,7 +43,7 @@ static void gates_table(struct sheet *s, const json_t *gates)
     static const char *const phase_heads[] = {"during",       "samples",      "highest temperature",
                                               "median clock", "lowest clock", "lowest steady clock",
                                               "GPU use",      "highest load", "CPUs of others",
-                                              "throttled"};
+                                              "run delay",    "throttled"};
     struct arena *a = &s->arena;
     sheet_table(s, SHEET_FOLDED, "The gates before each timed phase", 9, gate_heads);
     for (size_t i = 0; i < json_array_size(gates); i++) {
@@ -56,7 +56,7 @@ static void gates_table(struct sheet *s, const json_t *gates)
                   unit_number(a, source_real(t, "celsius"), "°C"),
                   unit_number(a, source_real(t, "limit"), "°C"), *reader ? reader : NULL);
     }
-    sheet_table(s, SHEET_FOLDED, "Telemetry during each timed phase", 10, phase_heads);
+    sheet_table(s, SHEET_FOLDED, "Telemetry during each timed phase", 11, phase_heads);
     for (size_t i = 0; i < json_array_size(gates); i++) {
         const json_t *g = json_array_get(gates, i), *t = json_object_get(g, "telemetry");
         sheet_row(s, point_name(a, g), unit_number(a, source_real(t, "samples"), NULL),
@@ -66,7 +66,8 @@ static void gates_table(struct sheet *s, const json_t *gates)
                   unit_number(a, source_real(t, "clock_steady_mhz_min"), "MHz"),
                   unit_percent(a, source_real(t, "gpu_use_median")),
                   unit_number(a, source_real(t, "load_max"), NULL),
-                  unit_number(a, source_real(t, "others_cpu"), NULL), throttling(a, t));
+                  unit_number(a, source_real(t, "others_cpu"), NULL),
+                  unit_number(a, source_real(t, "engine_run_delay"), NULL), throttling(a, t));
     }
 }
 

@@ -3,6 +3,7 @@
 #define MLXFAST_JUDGE_QUIET_INSIDE_H
 
 #include "judge/quiet/gates.h"
+#include "judge/quiet/neighbours.h"
 #include "judge/quiet/processor.h"
 #include "judge/quiet/sampler.h"
 
@@ -14,6 +15,7 @@ struct quiet {
     struct gpu gpu;
     struct thermometer thermometer;
     struct sampler *sampler;
+    struct neighbours *neighbours;
     struct work last; /* the look before: where the next window begins */
     struct own_load own;
     json_t *records;
@@ -23,7 +25,8 @@ struct quiet {
     struct work began;
     bool counts_throttling;
     uint64_t throttle_count;
-    bool throttled, contended; /* of the last phase */
+    bool throttled, contended, brief;     /* of the last phase */
+    size_t brief_phases, brief_contended; /* so far */
 };
 
 /* A quiescence_look; context: the struct quiet. The window is the time since the look before. */
@@ -35,8 +38,8 @@ void quiet_say(void *context, const char *text);         /* a gate_say: one line
 json_t *record_quiescence(const struct quiescence_result *r);
 json_t *record_temperature(const struct cool_result *r, double limit, const char *reader);
 struct phase {
-    double seconds, others_cpu, sampler_share; /* NAN: not known */
-    const char *clock_source;                  /* NULL: none */
+    double seconds, others_cpu, run_delay, stolen, sampler_share; /* NAN: not known */
+    const char *clock_source;                                     /* NULL: none */
 };
 json_t *record_telemetry(const struct telemetry *t, const struct samples *s, const struct phase *p);
 

@@ -125,7 +125,7 @@ static bool take_number(const char **at, uint64_t *out)
 /* user nice system idle iowait irq softirq steal; guest time is part of user already. */
 static bool take_ticks(const char *at, struct cpu_ticks *out)
 {
-    enum { IDLE = 3, IOWAIT = 4, FIELDS = 8 };
+    enum { IDLE = 3, IOWAIT = 4, STEAL = 7, FIELDS = 8 };
     static const uint64_t SANE = UINT64_C(1) << 60; /* eight of them can be added */
     struct cpu_ticks ticks = {0};
     for (int i = 0; i < FIELDS; i++) {
@@ -137,6 +137,8 @@ static bool take_ticks(const char *at, struct cpu_ticks *out)
         ticks.all += value;
         if (i != IDLE && i != IOWAIT)
             ticks.busy += value;
+        if (i == STEAL)
+            ticks.stolen = value;
     }
     *out = ticks;
     return true;
@@ -193,6 +195,15 @@ bool parse_process(const char *text, pid_t *parent, uint64_t *ticks)
         return false;
     *parent = (pid_t)found;
     *ticks = sum;
+    return true;
+}
+
+bool parse_run_delay(const char *text, double *seconds)
+{
+    uint64_t ran, waited; /* nanoseconds */
+    if (!take_number(&text, &ran) || !take_number(&text, &waited))
+        return false;
+    *seconds = (double)waited * 1e-9;
     return true;
 }
 

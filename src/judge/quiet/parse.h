@@ -22,8 +22,9 @@ bool parse_count(const char *text, uint64_t *count); /* a throttle counter */
 bool parse_load(const char *text, double *load);     /* /proc/loadavg: the 1-minute load */
 
 struct cpu_ticks {
-    uint64_t busy; /* user, nice, system, irq, softirq, steal: work, and time that others took */
-    uint64_t all;  /* with idle and iowait */
+    uint64_t busy;   /* user, nice, system, irq, softirq, steal: work, and time that others took */
+    uint64_t all;    /* with idle and iowait */
+    uint64_t stolen; /* of busy: what the host gave to others */
 };
 struct cpu_times {
     struct cpu_ticks whole;
@@ -35,6 +36,9 @@ bool parse_stat(const char *text, struct cpu_times *out);
 
 /* /proc/PID/stat: the parent, and the time of the process with its reaped children, in ticks. */
 bool parse_process(const char *text, pid_t *parent, uint64_t *ticks);
+
+/* /proc/PID/task/TID/schedstat: how long the thread stood in a run queue so far, in seconds. */
+bool parse_run_delay(const char *text, double *seconds);
 
 /* "cpu MHz" lines of /proc/cpuinfo, by processor. Returns how many there are, at most room. */
 size_t parse_cpuinfo_clocks(const char *text, double *mhz, size_t room);

@@ -12,16 +12,6 @@
 static const double LOAD_SECONDS = 60; /* the decay of the kernel's 1-minute load */
 static const double WINDOW_LEAST = 0.2;
 
-struct process {
-    pid_t pid, parent;
-    uint64_t ticks;
-    bool ours;
-};
-struct processes {
-    struct process *all;
-    size_t count, capacity;
-};
-
 static void add_process(struct processes *p, pid_t pid, const char *text)
 {
     struct process one = {.pid = pid};
@@ -34,7 +24,28 @@ static void add_process(struct processes *p, pid_t pid, const char *text)
     p->all[p->count++] = one;
 }
 
-static struct processes list_processes(const struct quiet_system *s)
+static bool is_ours(const struct processes *p, pid_t pid)
+{
+    for (size_t i = 0; i < p->count; i++)
+        if (p->all[i].pid == pid)
+            return p->all[i].ours;
+    return false;
+}
+
+static void mark_ours(struct processes *p, pid_t self)
+{
+    bool more = true;
+    for (size_t i = 0; i < p->count; i++)
+        p->all[i].ours = p->all[i].pid == self;
+    while (more) {
+        more = false;
+        for (size_t i = 0; i < p->count; i++)
+            if (!p->all[i].ours && is_ours(p, p->all[i].parent))
+                p->all[i].ours = more = true;
+    }
+}
+
+struct processes processes_list(const struct quiet_system *s)
 {
     struct processes found = {0};
     struct buffer path = {0}, text = {0};
@@ -54,31 +65,15 @@ static struct processes list_processes(const struct quiet_system *s)
         closedir(folder);
     buffer_free(&path);
     buffer_free(&text);
+    mark_ours(&found, s->self);
     return found;
 }
 
-static bool is_ours(const struct processes *p, pid_t pid)
-{
-    for (size_t i = 0; i < p->count; i++)
-        if (p->all[i].pid == pid)
-            return p->all[i].ours;
-    return false;
-}
-
-/* This program and all below it; the daemons of a subreaper come back to it. */
 static double own_seconds(const struct quiet_system *s)
 {
-    struct processes p = list_processes(s);
+    struct processes p = processes_list(s);
     uint64_t ticks = 0;
-    bool found = false, more = true;
-    for (size_t i = 0; i < p.count; i++)
-        p.all[i].ours = p.all[i].pid == s->self;
-    while (more) {
-        more = false;
-        for (size_t i = 0; i < p.count; i++)
-            if (!p.all[i].ours && is_ours(&p, p.all[i].parent))
-                p.all[i].ours = more = true;
-    }
+    bool found = false;
     for (size_t i = 0; i < p.count; i++)
         if (p.all[i].ours) {
             found = true;
@@ -90,13 +85,15 @@ static double own_seconds(const struct quiet_system *s)
 
 struct work work_read(const struct quiet_system *s)
 {
-    struct work w = {.whole = NAN};
+    struct work w = {.whole = NAN, .stolen = NAN};
     struct buffer text = {0};
     struct cpu_times *times = memory_alloc(sizeof *times);
     w.own = own_seconds(s);
     w.at = s->now(s->context);
-    if (quiet_system_read(s, "/proc/stat", &text) && parse_stat(text.data, times))
+    if (quiet_system_read(s, "/proc/stat", &text) && parse_stat(text.data, times)) {
         w.whole = (double)times->whole.busy / s->ticks;
+        w.stolen = (double)times->whole.stolen / s->ticks;
+    }
     free(times);
     buffer_free(&text);
     return w;
@@ -104,7 +101,9 @@ struct work work_read(const struct quiet_system *s)
 
 struct share work_between(const struct work *from, const struct work *to)
 {
-    struct share r = {to->at - from->at, NAN, NAN};
+    struct share r = {to->at - from->at, NAN, NAN, NAN};
+    if (r.seconds > 0 && to->stolen >= from->stolen)
+        r.stolen = (to->stolen - from->stolen) / r.seconds;
     if (!(r.seconds >= WINDOW_LEAST))
         return r;
     /* A process that ended unseen takes its time with it: the counters may go back. */

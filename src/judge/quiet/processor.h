@@ -11,9 +11,10 @@
 
 /* One look at the counters. Times are in seconds of processor since some beginning. */
 struct work {
-    double at;    /* the clock */
-    double whole; /* of the machine, time stolen by its host included; NAN: not known */
-    double own;   /* of our processes; NAN: not known */
+    double at;     /* the clock */
+    double whole;  /* of the machine, time stolen by its host included; NAN: not known */
+    double own;    /* of our processes; NAN: not known */
+    double stolen; /* of whole: what the host gave to others; NAN: not known */
 };
 struct work work_read(const struct quiet_system *s);
 
@@ -21,8 +22,22 @@ struct work work_read(const struct quiet_system *s);
  * the counters' hundredths of a second. */
 struct share {
     double seconds, own, others;
+    double
+        stolen; /* to the hundredth of a second that it is counted in, however short the window */
 };
 struct share work_between(const struct work *from, const struct work *to);
+
+/* The processes there are; the caller frees all. */
+struct process {
+    pid_t pid, parent;
+    uint64_t ticks;
+    bool ours; /* this program and all below it; the daemons of a subreaper come back to it */
+};
+struct processes {
+    struct process *all;
+    size_t count, capacity;
+};
+struct processes processes_list(const struct quiet_system *s);
 
 /* Our part of the 1-minute load, carried from look to look. Starts at 0. */
 struct own_load {

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double STEADY_AFTER = 2; /* a phase this long must show steady samples */
+static const double STEADY_AFTER = 2;  /* a phase this long must show steady samples */
+static const double BRIEF_BELOW = 0.2; /* where the ticks of /proc/stat are too coarse */
+enum { BRIEF_CONTENDED_LEAST = 3 };
 static const char SWITCH[] = "MLXFAST_LOCAL_COOL_GATE";
 
 struct quiet_rules quiet_rules_default(const char *platform)
@@ -22,6 +24,7 @@ struct quiet_rules quiet_rules_default(const char *platform)
         .cool_wait_seconds = 900,
         .window_seconds = 2,
         .others_cpu_max = 0.25,
+        .run_delay_max = 0.25 * QUIET_RUN_DELAY,
         .loaded_use = 0.95,
         .device = QUIET_CPU,
     };
@@ -71,6 +74,7 @@ bool quiet_open_on(const struct quiet_system *s, const struct quiet_rules *rules
     gpu_open(&q->gpu, s);
     thermometer_open(&q->thermometer, s, &q->gpu, rules->device);
     q->sampler = sampler_open(s, &q->gpu, &q->thermometer, rules->device, rules->loaded_use);
+    q->neighbours = neighbours_open(s);
     q->last = work_read(s);
     q->own.last = q->last;
     if (ranked && rules->temperature_required && q->thermometer.kind == THERMOMETER_NONE) {
@@ -228,10 +232,41 @@ static json_t *add_record(struct quiet *q, const struct quiet_point *at,
     return o;
 }
 
+/* Where the phase was too short for /proc/stat: by the processes' own clocks, and at least so much
+ * as the host must have taken for the counter to move so far. */
+static double others_of(const struct quiet *q, const struct share *share,
+                        const struct neighbours_seen *seen)
+{
+    if (!isnan(share->others) || isnan(seen->others))
+        return share->others;
+    const double stolen = share->stolen - 1 / (q->system->ticks * share->seconds);
+    return seen->others + fmax(0, stolen); /* fmax: 0 where it is not known */
+}
+
+/* An engine's threads may stand in their own way: what others did bounds what they can have cost.
+ */
+bool quiet_is_contended(const struct quiet_rules *r, double others_cpu, double run_delay)
+{
+    return others_cpu >= r->others_cpu_max ||
+           (others_cpu >= r->run_delay_max && run_delay >= r->run_delay_max);
+}
+
+bool quiet_is_brief(double seconds)
+{
+    return seconds < BRIEF_BELOW;
+}
+
+bool quiet_lets_through(size_t contended, size_t brief_phases)
+{
+    return contended <= BRIEF_CONTENDED_LEAST || 4 * contended <= brief_phases;
+}
+
 static void end_phase(struct quiet *q, struct telemetry *t, double *seconds)
 {
     uint64_t count;
     struct phase p = {.clock_source = sampler_clock_source(q->sampler)};
+    struct neighbours_seen seen;
+    neighbours_end(q->neighbours, &seen); /* first: what follows is work of our own */
     const struct samples *s = sampler_stop(q->sampler, &p.sampler_share);
     const struct work now = work_read(q->system);
     const struct share share = work_between(&q->began, &now);
@@ -241,11 +276,17 @@ static void end_phase(struct quiet *q, struct telemetry *t, double *seconds)
     const bool counted =
         q->counts_throttling && throttle_count_read(q->system, &count) && count > q->throttle_count;
     p.seconds = *seconds = share.seconds;
-    p.others_cpu = share.others;
+    p.others_cpu = others_of(q, &share, &seen);
+    p.run_delay = seen.run_delay;
+    p.stolen = share.stolen;
     telemetry_summarise(s, q->rules.loaded_use, q->rules.clock_floor_mhz,
                         counted ? THROTTLE_CPU_THERMAL : 0, t);
     q->throttled = throttle_is_throttling(t->throttle);
-    q->contended = telemetry_rounded(share.others) >= q->rules.others_cpu_max;
+    q->contended = quiet_is_contended(&q->rules, telemetry_rounded(p.others_cpu),
+                                      telemetry_rounded(p.run_delay));
+    q->brief = quiet_is_brief(telemetry_rounded(p.seconds));
+    q->brief_phases += q->brief;
+    q->brief_contended += q->brief && q->contended;
     json_object_set_new(q->point, "telemetry", record_telemetry(t, s, &p));
 }
 
@@ -281,6 +322,7 @@ bool quiet_before(struct quiet *q, const struct quiet_point *at, struct error *e
     q->last = q->began;
     q->running = true;
     sampler_start(q->sampler);
+    neighbours_begin(q->neighbours); /* last: its window is the phase and little more */
     return true;
 }
 
@@ -346,11 +388,25 @@ bool quiet_after_alone(struct quiet *q, struct error *err)
         return false;
     if (!running || !q->ranked || !q->contended)
         return true;
-    const json_t *seen = json_object_get(json_object_get(q->point, "telemetry"), "others_cpu");
+    const json_t *t = json_object_get(q->point, "telemetry");
+    const double others = json_number_value(json_object_get(t, "others_cpu"));
+    if (q->brief && quiet_lets_through(q->brief_contended, q->brief_phases)) {
+        char line[128];
+        snprintf(line, sizeof line, "others took %.2f processors during a phase of %.0f ms", others,
+                 json_number_value(json_object_get(t, "seconds")) * 1e3);
+        quiet_say((struct quiet *)q, line);
+        return true;
+    }
+    if (others >= q->rules.others_cpu_max)
+        return error_set(err, "TELEMETRY-CONTENDED",
+                         "declined: contention: others took %.2f processors during the phase, the "
+                         "limit is %.2f",
+                         others, q->rules.others_cpu_max);
     return error_set(err, "TELEMETRY-CONTENDED",
-                     "declined: contention: others took %.2f processors during the phase, the "
-                     "limit is %.2f",
-                     json_number_value(seen), q->rules.others_cpu_max);
+                     "declined: contention: the engine waited for a processor for %.2f of the "
+                     "phase while others took %.2f, the limit is %.2f",
+                     json_number_value(json_object_get(t, "engine_run_delay")), others,
+                     q->rules.run_delay_max);
 }
 
 json_t *quiet_records(const struct quiet *q)
@@ -363,6 +419,7 @@ void quiet_close(struct quiet *q)
     if (!q)
         return;
     sampler_close(q->sampler);
+    neighbours_close(q->neighbours);
     json_decref(q->records);
     quiet_system_close(q->owned);
     free(q);

@@ -25,13 +25,18 @@ struct quiet_rules {
     double quiescence_wait_seconds, cool_wait_seconds; /* 900 */
     double clock_floor_mhz; /* 0: none. A steady clock below it is throttling, and so is a bit */
     double window_seconds;  /* of rest before a ranked phase, over which work is seen; 2.0 */
-    double others_cpu_max;  /* processors' worth of others' work just before a phase; 0.25 */
-    double loaded_use;      /* a telemetry sample is loaded from here on; 0.95 */
+    double
+        others_cpu_max; /* processors' worth of others' work just before a phase and in it; 0.25 */
+    double run_delay_max; /* threads' worth of waiting for a processor that others had; 0.1 */
+    double loaded_use;    /* a telemetry sample is loaded from here on; 0.95 */
     enum quiet_device device;
     bool cool_gate; /* a local run waits for the temperature; a ranked run always does */
 };
 /* platform: "mlx", "cuda", or NULL (contract.h). The values above, cool_gate false. */
 struct quiet_rules quiet_rules_default(const char *platform);
+
+/* Of others_cpu_max, where run_delay_max is not declared. */
+#define QUIET_RUN_DELAY 0.4
 
 struct quiet_point {
     int pair;          /* 1 is the first; 0: a run without pairs */
@@ -58,10 +63,18 @@ bool quiet_before(struct quiet *q, const struct quiet_point *at, struct error *e
 bool quiet_after(struct quiet *q, struct error *err);
 
 /* Of the last phase, for callers that reject a pair rather than fail. Contended: others, of the
- * whole machine and its host, took others_cpu_max or more while it ran. */
+ * whole machine and its host, took others_cpu_max or more while it ran, or kept the engine from a
+ * processor for run_delay_max of it or more. */
 bool quiet_last_was_throttled(const struct quiet *q);
 bool quiet_last_was_contended(const struct quiet *q);
-/* For callers that fail: quiet_after, and contention is an error as well, TELEMETRY-CONTENDED. */
+/* The rules themselves, of figures as they are sealed; NAN: not known, and then not judged. In a
+ * brief phase a burst of a few milliseconds is contention already: of those, three or a quarter are
+ * let through. */
+bool quiet_is_contended(const struct quiet_rules *r, double others_cpu, double run_delay);
+bool quiet_is_brief(double seconds);
+bool quiet_lets_through(size_t contended, size_t brief_phases);
+/* For callers that fail: quiet_after, and contention is an error as well, TELEMETRY-CONTENDED, of a
+ * brief phase when no more are let through. */
 bool quiet_after_alone(struct quiet *q, struct error *err);
 
 /* metrics.gates: every point so far, in run order; a new reference. */

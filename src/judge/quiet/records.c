@@ -45,6 +45,8 @@ json_t *record_telemetry(const struct telemetry *t, const struct samples *s, con
     json_object_set_new(o, "gpu_use_median", telemetry_number(t->use_median));
     json_object_set_new(o, "load_max", telemetry_number(t->load_max));
     json_object_set_new(o, "others_cpu", telemetry_number(p->others_cpu));
+    json_object_set_new(o, "engine_run_delay", telemetry_number(p->run_delay));
+    json_object_set_new(o, "stolen_cpu", telemetry_number(p->stolen));
     json_object_set_new(o, "sampler_share", telemetry_number(p->sampler_share));
     json_object_set_new(o, "throttled", json_boolean(throttle_is_throttling(t->throttle)));
     json_object_set_new(o, "throttle_reasons", throttle_names(t->throttle));

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,6 +26,16 @@ static double here_now(void *context)
 {
     (void)context;
     return (double)clock_now_ns() * 1e-9;
+}
+
+static double here_process_seconds(void *context, pid_t pid)
+{
+    (void)context;
+    clockid_t id;
+    struct timespec t;
+    if (clock_getcpuclockid(pid, &id) != 0 || clock_gettime(id, &t) != 0)
+        return NAN;
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* In slices: a signal between the look at the flag and the sleep is seen a slice later. */
@@ -91,6 +102,7 @@ struct quiet_system *quiet_system_open(void)
         .say = stderr,
         .context = h,
         .now = here_now,
+        .process_seconds = here_process_seconds,
         .sleep = here_sleep,
         .variable = here_variable,
         .command = here_command,

@@ -21,6 +21,8 @@ struct quiet_system {
     FILE *say;             /* where people read; NULL: nowhere */
     void *context;
     double (*now)(void *context); /* seconds of a clock that never jumps */
+    /* Processor time of a process so far, by the kernel's finest clock; NAN: not known. */
+    double (*process_seconds)(void *context, pid_t pid);
     /* Error Interrupted: a signal asks the program to stop. */
     bool (*sleep)(void *context, double seconds, struct error *err);
     const char *(*variable)(void *context, const char *name); /* environment; NULL: not set */
