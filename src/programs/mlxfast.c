@@ -1,11 +1,20 @@
 /* mlxfast, the participant's program: a table of subcommands. */
+#include "arena/doctor/doctor.h"
+#include "arena/doctor/libraries.h"
 #include "arena/fetch/fetch.h"
 #include "base/buffer.h"
 #include "base/child.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/options.h"
 #include "base/standard.h"
+#include "engine/compute/cpu/bandwidth.h"
+#include "engine/compute/cpu/kernels.h"
+#include "engine/memory/cores.h"
+#include "engine/memory/limits.h"
+#include "engine/memory/pages.h"
+#include "engine/memory/system.h"
 #include "engine/transform/convert_drafter.h"
 #include "engine/transform/preflight.h"
 #include "engine/transform/transform.h"
@@ -484,6 +493,149 @@ static int run_fetch(int argc, char **argv)
     return status;
 }
 
+/* ---- doctor: what it cannot ask the engine itself, being of another layer ---- */
+
+/* Of the first core: what threads share is no larger on the machines that we know. */
+static uint64_t last_cache(void)
+{
+    struct buffer text = {0};
+    uint64_t most = 0;
+    for (int i = 0; i < 8; i++) {
+        char path[96], *unit;
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
+        if (!system_read(path, &text))
+            break;
+        const uint64_t size = strtoull(text.data, &unit, 10);
+        const uint64_t bytes = size < UINT32_MAX ? size << (*unit == 'M' ? 20 : 10) : 0;
+        most = bytes > most ? bytes : most;
+    }
+    buffer_free(&text);
+    return most;
+}
+
+/* The engine's threads and loop, over a piece that no cache holds. */
+static bool doctor_read_memory(void *context, double seconds, struct memory_rate *out,
+                               struct error *err)
+{
+    enum { LEAST = 256 << 20, MOST = 1 << 30 };
+    const struct machine *m = context;
+    struct pool *pool;
+    struct pages p;
+    uint64_t bytes = 2 * last_cache();
+    bytes = bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes;
+    if (bytes > m->engine.memory / 4)
+        return error_set(err, "MEMORY-INSUFFICIENT", "too little memory is left to read");
+    if (!pool_new(0, &pool, err))
+        return false;
+    if (!pages_new(bytes, PAGES_HUGE, &p)) {
+        pool_free(pool);
+        return error_set(err, "OUT-OF-MEMORY", "no memory to read");
+    }
+    memset(p.data, 1, p.bytes); /* pages that were only read would all be the one of zeros */
+    *out = (struct memory_rate){0, bytes, pool_threads(pool)};
+    for (const int64_t began = clock_now_ns(); clock_seconds(began) < seconds;) {
+        const double rate = (double)bytes / bandwidth_pass(pool, pool_threads(pool), p.data, bytes);
+        out->bytes_per_second = rate > out->bytes_per_second ? rate : out->bytes_per_second;
+        if (interrupt_requested())
+            break;
+    }
+    pages_free(&p);
+    pool_free(pool);
+    return !interrupt_requested() || error_set(err, "INTERRUPTED", "stopped by a signal");
+}
+
+static bool doctor_preflight(void *context, struct arena *a, const char *weights, const char *track,
+                             struct weights_report *out, struct error *err)
+{
+    const struct preflight_options o = {
+        .weights = weights, .track = track, .program = program_name};
+    struct preflight_report r;
+    char line[2048];
+    (void)context;
+    const bool ok = preflight(&o, &r, err);
+    *out = (struct weights_report){.faults = r.count, .files = r.files, .bytes = r.bytes};
+    if (r.count > 0)
+        out->first = arena_strdup(a, error_line(&r.findings[0], line, sizeof line));
+    out->mend = r.mend ? arena_strdup(a, r.mend) : NULL;
+    preflight_free(&r);
+    return ok;
+}
+
+static void read_engine(struct engine_facts *e, struct arena *a)
+{
+    const struct cpu_kernels *have[KERNELS_MAX], *chosen;
+    struct memory_limits l;
+    *e = (struct engine_facts){.best_kernels = have[kernels_available(have) - 1]->name};
+    e->kernels = kernels_choose(NULL, &chosen, &e->kernels_fault) ? chosen->name : e->best_kernels;
+    e->processors = cores_allowed();
+    e->processors_in_mask = cores_in_mask();
+    memory_limits_read(&l);
+    e->memory = l.available;
+    e->memory_source = arena_strdup(a, l.source);
+    e->limit_data = l.data;
+    e->limit_addresses = l.addresses;
+    e->lockable = l.lockable;
+}
+
+static void tell_finding(void *context, const struct finding *f)
+{
+    struct buffer line = {0};
+    (void)context;
+    finding_write_line(f, &line);
+    printf("%s\n", line.data);
+    fflush(stdout); /* it takes seconds: each line as it is known */
+    buffer_free(&line);
+}
+
+static int report_doctor(const struct findings *f, bool as_json, double seconds)
+{
+    struct buffer text = {0};
+    if (as_json) {
+        json_t *o = doctor_to_json(f, seconds);
+        json_write_ordered(o, 2, &text);
+        json_decref(o);
+    } else {
+        doctor_write_summary(f, &text);
+    }
+    printf("%s\n", text.data);
+    buffer_free(&text);
+    return f->of[FINDING_FIX] ? EXIT_FAILED : EXIT_OK;
+}
+
+static int run_doctor(int argc, char **argv)
+{
+    struct error err = {0};
+    struct arena a = {0};
+    struct machine m;
+    struct doctor_settings s;
+    struct findings f = {0};
+    const int64_t began = clock_now_ns();
+    switch (doctor_settings_parse(argc, argv, &s, &err)) {
+    case OPTIONS_HELP:
+        options_help(&doctor_command, stdout);
+        return EXIT_OK;
+    case OPTIONS_ERROR:
+        return fail(doctor_command.name, &err);
+    case OPTIONS_OK:
+        break;
+    }
+    machine_open(&m, &a);
+    read_engine(&m.engine, &a);
+    libraries_read(&m, &a);
+    m.context = &m;
+    m.read_memory = doctor_read_memory;
+    m.preflight = doctor_preflight;
+    f.tell = s.json ? NULL : tell_finding;
+    int status;
+    if (doctor_examine(&m, &s, &f, &err))
+        status = report_doctor(&f, s.json, clock_seconds(began));
+    else if ((status = fail(doctor_command.name, &err)) == EXIT_FAILED)
+        status = EXIT_USAGE; /* of a track that is none: 1 is a finding's */
+    finding_list_free(&f);
+    arena_free(&a);
+    return status;
+}
+
 /* ---- the table ---- */
 
 static const struct {
@@ -497,6 +649,7 @@ static const struct {
     {"verify-transform", "runs the transform again and compares every byte", run_verify},
     {"preflight", "says what is wrong with a folder of weights, without reading them",
      run_preflight},
+    {"doctor", "says what of machine, builds and weights needs mending, and how", run_doctor},
 };
 
 static void print_usage(FILE *out)
