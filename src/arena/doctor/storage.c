@@ -64,7 +64,7 @@ bool examine_disk_rate(const struct patient *p)
     const double rate = r.bytes_per_second / 1e6;
     const double bytes = p->pinned_bytes ? (double)p->pinned_bytes : example;
     const char *what = arena_printf(
-        p->a, "%.0f MB/s past the page cache, %s of %s in %s: %s take %.0f s from the disk", rate,
+        p->a, "%.0f MB/s past the page cache, %s of %s in %s: %s take %.1f s from the disk", rate,
         bytes_text(p->a, (double)r.bytes), r.file ? r.file : "a temporary file", folder,
         p->pinned_bytes ? arena_printf(p->a, "the track's %s", bytes_text(p->a, bytes))
                         : "21.6 GB (Laguna XS 2.1)",
