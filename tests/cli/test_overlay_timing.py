@@ -194,6 +194,52 @@ def test_an_integrity_record_is_kept(overlay):
     overlay.assert_refused(overlay.run(GOOD, "--integrity", kept), "JSON-FIELD-TYPE", "object")
 
 
+# ---- a stranger's look at it ----
+
+def packed(overlay, *results):
+    """The lines of `benchd verify` of a bundle with these results."""
+    bundle = overlay.folder / "bundle.tar"
+    result = subprocess.run([str(a) for a in [
+        BUILD / "benchd", "bundle", "--score", overlay.score, "--contract", overlay.contract, "--out", bundle,
+        *results]], capture_output=True, text=True, timeout=60)
+    if result.returncode:
+        return result.stderr
+    result = subprocess.run([BUILD / "benchd", "verify", bundle], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
+def test_a_bundle_with_results(overlay):
+    kept = overlay.folder / "earlier.json"
+    order = ["score_path", "score_sha256", "weights_path", "weights_sha256", "weights_file_count",
+             "weights_byte_count", "golden_path", "golden_sha256", "transform_source_sha256",
+             "candidate_executable", "candidate_executable_sha256", "baseline_executable",
+             "baseline_executable_sha256", "candidate_executable_resolution", "benchd_executable",
+             "benchd_executable_sha256", "candidate_workspace_sha256", "sandbox"]
+    known = {"weights_sha256": WEIGHTS, "weights_file_count": 0, "weights_byte_count": 0,
+             "golden_sha256": overlay.metrics["golden_hash"], "golden_path": "golden.json"}
+    kept.write_text(json.dumps({k: known.get(k, "") for k in order}))
+    (overlay.folder / "other").mkdir()
+    kit = Kit(overlay.folder / "other")  # what a run under this contract seals of it
+    kit.record()
+    kit.contract.write_bytes(overlay.contract.read_bytes())
+    assert kit.iterate(engine="/nonexistent").returncode == 1
+    under = json.loads(kit.score.read_text())["metrics"]
+    gates = {"weights_file_count": 0, "weights_byte_count": 0,
+             "contract_sha256": under["contract_sha256"], "contract_sources": under["contract_sources"]}
+    assert overlay.run(GOOD, "--integrity", kept, gates=gates).returncode == 0
+    out = packed(overlay, "--results", overlay.results)
+    assert "ok    results.json: its figures are what its 4 pairs give" in out, out
+    assert "ok    score: 1.5 is what the pairs of results.json give" in out
+    out = packed(overlay)
+    assert "-     results.json: not checked: it is not in the bundle" in out, out
+    for path, value, words in ((["pairs", 2, "raw_ratio"], 1.4, "OVERLAY-RESULTS-REFUSED"),
+                               (["commit"], "f" * 40, "OVERLAY-MISMATCH"),
+                               (["pairs", 3, "mtp_seconds_per_token"], 1.0 + 5e-8, "by the pairs of results.json")):
+        overlay.results.write_text(json.dumps(changed(path, value)))
+        assert words in packed(overlay, "--results", overlay.results)
+
+
 # ---- the gates on the score ----
 
 def failed(overlay, results, name, text):

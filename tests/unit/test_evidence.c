@@ -671,6 +671,67 @@ static void test_a_score_that_does_not_follow(void **state)
     run_seal(NULL);
 }
 
+/* A contract whose pool has one prompt. */
+static void pin(const char *sha256)
+{
+    struct buffer text = {0};
+    buffer_append(&text, run_contract, strlen(run_contract) - 2);
+    buffer_printf(&text, ",\n \"timed_prompt_pool\": [{\"sha256\": \"%s\"}]}\n", sha256);
+    run_put("contract.json", text.data);
+    buffer_free(&text);
+}
+
+static void another_prompt(struct score_document *d)
+{
+    json_t *pair = json_array_get(json_object_get(d->metrics, "paired_legs"), 1);
+    json_object_set_new(pair, "prompt_sha256", json_string(RUN_HEX));
+}
+
+/* It is not in the bundle, and its digest tells whether it is one of the contract's pool. */
+static void test_a_hidden_golden(void **state)
+{
+    (void)state;
+    char sha256[SHA256_HEX];
+    static const struct verify_options none;
+    sha256_hex(run_golden, strlen(run_golden), sha256);
+    const struct {
+        const char *pinned;
+        bool drawn;
+        run_change *change;
+        enum finding_state state;
+        const char *words;
+    } rows[] = {{sha256, true, NULL, FINDING_OK, "is pinned by the contract"},
+                {sha256, false, NULL, FINDING_OK, "is pinned by the contract"},
+                {RUN_HEX, true, NULL, FINDING_FAILED, "pool does not pin it"},
+                {RUN_HEX, false, NULL, FINDING_SKIPPED, "not checked: golden_hash"},
+                {sha256, true, another_prompt, FINDING_FAILED, "pair 2 was measured on " RUN_HEX}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct arena a = {0};
+        struct bundle b;
+        struct findings f = {0};
+        struct error err = {0};
+        struct evidence_files files = run_files;
+        bool found = false;
+        files.golden_count = 0;
+        run_drawn = rows[i].drawn;
+        pin(rows[i].pinned);
+        run_seal(rows[i].change);
+        assert_true(evidence_gather(&files, &a, &b, &err));
+        verify_bundle(&b, &none, &f);
+        for (size_t k = 0; k < f.count; k++)
+            found = found || (f.items[k].state == rows[i].state &&
+                              strcmp(f.items[k].subject, BUNDLE_GOLDENS) == 0 &&
+                              strstr(f.items[k].text, rows[i].words));
+        if (!found)
+            fail_msg("row %zu: no line with \"%s\"", i, rows[i].words);
+        findings_free(&f);
+        arena_free(&a);
+    }
+    run_drawn = false;
+    run_put("contract.json", run_contract);
+    run_seal(NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -690,6 +751,7 @@ int main(void)
         cmocka_unit_test(test_another_key_is_seen),
         cmocka_unit_test(test_another_log_is_seen),
         cmocka_unit_test(test_a_score_that_does_not_follow),
+        cmocka_unit_test(test_a_hidden_golden),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -31,7 +31,7 @@ bool bundle_knows(const char *name)
     static const char *const names[] = {BUNDLE_SUMS,      BUNDLE_CALIBRATION, BUNDLE_CONTRACT,
                                         BUNDLE_ENGINE,    BUNDLE_INTEGRITY,   BUNDLE_LOG,
                                         BUNDLE_KEY,       BUNDLE_SCORE,       BUNDLE_SIDECAR,
-                                        BUNDLE_STATEMENT, BUNDLE_SIGNATURE};
+                                        BUNDLE_STATEMENT, BUNDLE_SIGNATURE,   BUNDLE_RESULTS};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strcmp(names[i], name) == 0)
             return true;

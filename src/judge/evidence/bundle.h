@@ -37,6 +37,7 @@ struct bundle {
 #define BUNDLE_INTEGRITY "integrity.json"
 #define BUNDLE_LOG "log-inclusion.json"
 #define BUNDLE_KEY "public-key.pem"
+#define BUNDLE_RESULTS "results.json"
 #define BUNDLE_SCORE "score.json"
 #define BUNDLE_SIDECAR "score.json.sha256"
 #define BUNDLE_STATEMENT "statement.json"

@@ -23,6 +23,7 @@ struct evidence_files {
     const char *const *goldens;
     size_t golden_count;
     const char *calibration; /* needed where the score names one */
+    const char *results;     /* results.json of measure-job, where overlay-timing made the score */
 };
 
 /* After sealing, and only then: signs for the score.

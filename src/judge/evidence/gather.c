@@ -71,7 +71,8 @@ bool evidence_gather(const struct evidence_files *files, struct arena *a, struct
         files->integrity ? files->integrity : find_integrity(files->score, sha256, a);
     if (!add_file(out, BUNDLE_INTEGRITY, integrity, a, err) ||
         (files->contract && !add_file(out, BUNDLE_CONTRACT, files->contract, a, err)) ||
-        (files->calibration && !add_file(out, BUNDLE_CALIBRATION, files->calibration, a, err)))
+        (files->calibration && !add_file(out, BUNDLE_CALIBRATION, files->calibration, a, err)) ||
+        (files->results && !add_file(out, BUNDLE_RESULTS, files->results, a, err)))
         return false;
     for (size_t i = 0; i < files->golden_count; i++)
         if (!add_file(out, arena_printf(a, BUNDLE_GOLDENS "%02zu.json", i + 1), files->goldens[i],

@@ -135,6 +135,9 @@ int tool_bundle(int argc, char **argv)
          "A golden of the run; a hidden one is left out. Repeatable.", &goldens, NULL, 0, 0},
         {"--calibration", OPTION_TEXT, false, "FILE", "The machine's calibration.",
          &in.files.calibration, NULL, 0, 0},
+        {"--results", OPTION_TEXT, false, "FILE",
+         "results.json of `benchd measure-job`, of a score that `benchd overlay-timing` made.",
+         &in.files.results, NULL, 0, 0},
         {"--integrity", OPTION_TEXT, false, "FILE",
          "The integrity file, where it does not stand beside the score under its usual name.",
          &in.files.integrity, NULL, 0, 0},
@@ -170,7 +173,7 @@ int tool_bundle(int argc, char **argv)
     in.files.golden_count = goldens.count;
     const char *others[] = {in.files.score,     in.files.contract, in.files.calibration,
                             in.files.integrity, in.public_key,     in.log,
-                            in.engine};
+                            in.engine,          in.files.results};
     const bool ok = tool_check_output("--out", path, others, COUNT_OF(others), &err) &&
                     tool_check_output("--out", path, goldens.items, goldens.count, &err) &&
                     file_check_target(path, &err) && evidence_pack(&in, &archive, &err) &&

@@ -50,6 +50,11 @@ void verify_statement(const struct verify_run *run, const struct verify_options 
                       struct findings *f);
 /* The score from the sealed times and the contract; the statistics; the gates' records. */
 void verify_score(const struct verify_run *run, struct findings *f);
+/* Of the older flow: the score from results.json, its pairs and the contract. verify_score calls
+ * it.
+ */
+bool verify_is_overlaid(const struct verify_run *run);
+void verify_results(const struct verify_run *run, struct findings *f);
 void verify_statistics(const struct verify_run *run, struct findings *f);
 void verify_gates(const struct verify_run *run, struct findings *f);
 /* engine, weights, drafter. */

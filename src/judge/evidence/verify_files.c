@@ -30,7 +30,7 @@ bool verify_same(double a, double b)
 bool verify_is_ranked(const struct verify_run *run)
 {
     const json_t *m = run->metrics;
-    return !json_is_true(json_object_get(m, "partial_result")) &&
+    return !json_is_true(json_object_get(m, "partial_result")) && !verify_is_overlaid(run) &&
            (strcmp(verify_text(m, "baseline_source"), "serial-control-leg") == 0 ||
             json_is_true(json_object_get(m, "official_score")) ||
             json_array_size(json_object_get(m, "paired_legs")) > 0);
@@ -284,6 +284,46 @@ static const struct statement_golden *find_golden(const struct verify_run *run, 
     return NULL;
 }
 
+/* A prompt that was drawn for the run is named nowhere: the integrity file has no path of it. */
+static bool is_hidden(const struct verify_run *run)
+{
+    return run->integrity && !*verify_text(run->integrity, "golden_path");
+}
+
+static bool is_pinned(const struct verify_run *run, const char *sha256)
+{
+    const struct contract *c = run->contract;
+    for (size_t i = 0; i < c->pool_count; i++)
+        if (strcmp(c->pool[i].sha256, sha256) == 0)
+            return true;
+    return strcmp(c->hidden_golden_sha256, sha256) == 0;
+}
+
+/* A golden that is not in the bundle, and every pair's: of the contract's pool. */
+static void check_pinned(const struct verify_run *run, const char *key, const char *sha256,
+                         struct findings *f)
+{
+    const json_t *pairs = json_object_get(run->metrics, "paired_legs");
+    if (!is_pinned(run, sha256)) {
+        findings_add(f, FINDING_FAILED, BUNDLE_GOLDENS,
+                     "%s %s was drawn for the run, and the contract's pool does not pin it", key,
+                     sha256);
+        return;
+    }
+    for (size_t i = 0; i < json_array_size(pairs); i++) {
+        const char *one = verify_text(json_array_get(pairs, i), "prompt_sha256");
+        if (is_pinned(run, one))
+            continue;
+        findings_add(f, FINDING_FAILED, BUNDLE_GOLDENS,
+                     "pair %zu was measured on %s, which the contract's pool does not pin", i + 1,
+                     one);
+        return;
+    }
+    findings_add(f, FINDING_OK, BUNDLE_GOLDENS,
+                 "%s %s is pinned by the contract; the golden itself is not in the bundle", key,
+                 sha256);
+}
+
 static void read_goldens(struct verify_run *run, struct findings *f)
 {
     for (size_t i = 0; i < run->bundle->count; i++) {
@@ -304,7 +344,9 @@ static void read_goldens(struct verify_run *run, struct findings *f)
         const char *digest = verify_text(run->metrics, keys[i]);
         if (!*digest)
             continue;
-        if (run->golden_count == 0)
+        if (run->golden_count == 0 && run->contract && (is_hidden(run) || is_pinned(run, digest)))
+            check_pinned(run, keys[i], digest, f);
+        else if (run->golden_count == 0)
             findings_add(f, FINDING_SKIPPED, BUNDLE_GOLDENS,
                          "not checked: %s %s names a golden that is not in the bundle", keys[i],
                          digest);

@@ -345,7 +345,9 @@ void verify_score(const struct verify_run *run, struct findings *f)
     if (run->contract && run->passed && verify_is_ranked(run) &&
         !contract_require_official_scoring(run->contract, &err))
         findings_error(f, subject, &err);
-    if (!run->contract) {
+    if (verify_is_overlaid(run) || bundle_find(run->bundle, BUNDLE_RESULTS)) {
+        verify_results(run, f);
+    } else if (!run->contract) {
         findings_add(f, FINDING_SKIPPED, subject,
                      "not checked: there is no contract to score by in the bundle");
     } else if (!read_pairs(run, false, &a, &pairs, &count, f)) {

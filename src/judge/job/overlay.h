@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#define OVERLAY_SCORING_MODE "qwen-native-mtp-paired-decode-only"
 #define OVERLAY_MEDIAN_TOLERANCE 1e-7    /* absolute */
 #define OVERLAY_COMPOSITE_TOLERANCE 1e-9 /* relative */
 

@@ -486,7 +486,7 @@ bool overlay_apply(const json_t *gates, const json_t *results, const struct over
     *d = (struct score_document){.metrics = json_deep_copy(json_object_get(gates, "metrics"))};
     score_set_bool(d, "partial_result", false);
     score_set_text(d, "timestamp", clock_utc_text(when, sizeof when));
-    score_set_text(d, "scoring_mode", "qwen-native-mtp-paired-decode-only");
+    score_set_text(d, "scoring_mode", OVERLAY_SCORING_MODE);
     score_set_text(d, "aggregation",
                    o->cohorts ? "shared_window_composite_prefill_decode_gain"
                               : "median_of_per_prompt_raw_ratio_of_means");
