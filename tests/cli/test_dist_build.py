@@ -167,6 +167,9 @@ def test_commits_and_their_dist(tmp_path):
     assert contents(a / f"dist/{TARGET}")["benchd"] == before[1]["benchd"]
 
     head = git(a, "rev-parse", "HEAD").stdout
+    git(a, "mv", "src/wire/one.c", "elsewhere.c")
+    refused(commit(a), MANIFEST)
+    git(a, "mv", "elsewhere.c", "src/wire/one.c")
     for path, text in ((source, "/* 3 */\n"), (a / "src/judge/new.h", "/* new */\n"), (a / "Makefile", "# 3\n")):
         old = path.read_text() if path.exists() else None
         path.write_text((old or "") + text)
