@@ -78,6 +78,7 @@ static const struct {
     {"TokenMismatch: prefill: ", "prefill_token_mismatch"},
     {"TokenMismatch: decode-seed: ", "decode_seed_token_mismatch"},
     {"TokenMismatch", "decode_token_mismatch"},
+    {"TIMED-DIVERGENCE-", "decode_token_mismatch"},
     {"semantic answers below the threshold", "semantic_gpqa_failed"},
     {"SEMANTIC-", "semantic_gpqa_infra_failed"},
     {"teacher-forced ", "correctness_failed"},

@@ -442,6 +442,12 @@ def test_a_drawn_prompt_is_named_nowhere(kit):
     assert result.returncode == 1
     m = json.loads(kit.score.read_text())["metrics"]
     assert m["expected_token"] is None and m["first_failing_step"] is None
+    assert m["error"] == "decode_token_mismatch"
+    document = json.loads(kit.contract.read_text())  # and where some are let through, and too many are wrong
+    kit.contract.write_text(json.dumps({**document, "timed_token_tolerance_per_thousand": 1}))
+    again = kit.official("--pool", pool, golden=False)
+    assert again.returncode == 1 and "TIMED-DIVERGENCE-OVER-TOLERANCE" in again.stderr
+    assert json.loads(kit.score.read_text())["metrics"]["error"] == "decode_token_mismatch"
     assert "hidden-prose" not in kit.score.read_text() + result.stderr
 
 
