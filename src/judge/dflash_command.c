@@ -27,6 +27,7 @@ bool dflash_setup_open(struct dflash_setup *s, const struct dflash_flags *f, str
     s->candidate = (struct client_options){.engine = f->engine,
                                            .weights = f->weights,
                                            .drafter = f->drafter,
+                                           .resources = f->resources,
                                            .block_protocol = true,
                                            .echo_stderr = !f->quiet && !dflash_is_official(),
                                            .withhold_text = dflash_is_official()};
@@ -101,6 +102,7 @@ static bool plan_sandbox(struct dflash_setup *s, bool is_reference, const char *
         .weights = o->weights,
         .drafter = f->drafter,
         .engine_trees = f->trees.count > 0 ? f->trees.items : NULL,
+        .resources = f->resources,
         .hidden = hidden,
         .features = contract_is_cuda(s->contract) ? SANDBOX_GPU : 0,
         .environment = environ};

@@ -20,6 +20,7 @@
 struct dflash_flags {
     const char *engine, *reference_engine, *weights, *drafter, *contract, *output;
     const char *reference_weights; /* the organiser's; NULL: weights */
+    const char *const *resources;  /* NAME=PATH, NULL-terminated, of every worker; NULL: none */
     struct option_list trees;
     bool no_sandbox, quiet;
 };

@@ -21,7 +21,7 @@ def kit(made, tmp_path):
     return made.copy(tmp_path / "kit")
 
 
-def noop(kit, *extra, goldens=2, without=()):
+def noop(kit, *extra, goldens=2, without=(), env=None):
     flags = {"--baseline-workspace": kit.base, "--engine": "engine", "--weights": "weights",
              "--drafter": kit.drafter, "--contract": kit.contract, "--pairs": 2,
              "--out": kit.folder / "noop.json", "--engine-tree": ROOT / "tests"}
@@ -33,7 +33,7 @@ def noop(kit, *extra, goldens=2, without=()):
         line += ["--golden", path]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MLXFAST_")}
     return subprocess.run([str(a) for a in [*line, *extra]], capture_output=True, text=True,
-                          timeout=120, env=environment | DEADLINES)
+                          timeout=120, env=environment | DEADLINES | (env or {}))
 
 
 def refused(kit, result, name, code):
@@ -76,11 +76,37 @@ def test_each_leg_is_replayed(kit, fault, name):
 
 def test_misuse(kit):
     refused(kit, noop(kit, without=("--drafter",)), "USAGE", 2)
-    refused(kit, noop(kit, "--engine-resource", "a=b"), "USAGE", 2)
+    refused(kit, noop(kit, "--engine-resource", "a=1", "--engine-resource", "a=2"), "USAGE", 2)
     refused(kit, noop(kit, "--prompt", "one", goldens=2), "GOLDEN-COUNT-MISMATCH", 2)
     extra = ("--golden", next(kit.pool.iterdir()))
     refused(kit, noop(kit, *extra, goldens=8), "USAGE", 2)
     refused(kit, noop(kit, without=("--baseline-workspace",)), "BASELINE-WORKSPACE-MISSING", 1)
+
+
+def test_the_flags_of_a_ranked_run(kit):
+    """Resources reach every worker, in its sandbox; a relative tree is one of the workspace; no resident."""
+    (kit.base / "libraries").mkdir()
+    (kit.base / "libraries" / "one").write_text("1")
+    resource = kit.folder / "resource.txt"
+    resource.write_text("2")
+    engine = kit.base / "engine"
+    text = engine.read_text()
+    first, rest = text.split("\n", 1)
+    engine.write_text(f'''{first}
+import sys
+at = sys.argv.index("--resource")
+kind, path = sys.argv[at + 1].split("=", 1)
+assert kind == "table" and open(path).read() == "2"
+assert open({str(kit.base / "libraries" / "one")!r}).read() == "1"
+del sys.argv[at:at + 2]
+{rest}''')
+    flags = ("--engine-resource", f"table={resource}", "--engine-tree", "libraries")
+    result = noop(kit, *flags, goldens=1)
+    assert result.returncode == 0, result.stderr
+    (kit.folder / "noop.json").unlink()
+    assert noop(kit, *flags[2:], goldens=1).returncode == 1
+    result = noop(kit, *flags, goldens=1, env={"BENCH_WORKER_RESIDENT_SOCKET": "/tmp/x"})
+    refused(kit, result, "LEG-SERVE-INHERITED-SOCKET", 1)
 
 
 def test_unpinned_bytes(kit):

@@ -6,10 +6,12 @@
 #include "judge/blocks/legs.h"
 #include "judge/dflash_command.h"
 #include "judge/dflash_golden.h"
+#include "judge/ranked/resident.h"
 #include "judge/tools_common.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 struct measuring {
     struct noop *n;
@@ -43,24 +45,26 @@ static bool open_it(struct measuring *m, struct error *err)
 {
     struct noop *n = m->n;
     const struct reference_flags *f = n->flags;
+    struct reference_options checked;
     if (n->drafter == NULL)
         return misuse(err, "--drafter", NULL, "a track of block decoding has a drafter");
-    if (f->resources.count > 0)
-        return misuse(err, "--engine-resource", f->resources.items[0],
-                      "workers of block decoding have no resources");
     if (f->goldens.count > NOOP_GOLDENS_MOST)
         return misuse(err, "--golden", NULL, "at most 8 goldens at once");
     if (f->prompts.count > 0 && f->prompts.count != f->goldens.count) {
         error_set(err, "GOLDEN-COUNT-MISMATCH", "--prompt is given once for each --golden, or not");
         return error_at(err, NULL, "--prompt", NULL);
     }
-    m->flags = (struct dflash_flags){.engine = f->engine,
-                                     .weights = f->weights,
-                                     .drafter = n->drafter,
-                                     .contract = f->contract,
-                                     .trees = f->trees,
-                                     .no_sandbox = f->no_sandbox,
-                                     .quiet = f->quiet};
+    if (!reference_flags_read(f, &checked, err))
+        return false;
+    m->flags =
+        (struct dflash_flags){.engine = f->engine,
+                              .weights = f->weights,
+                              .drafter = n->drafter,
+                              .contract = f->contract,
+                              .resources = f->resources.count > 0 ? f->resources.items : NULL,
+                              .trees = f->trees,
+                              .no_sandbox = f->no_sandbox,
+                              .quiet = f->quiet};
     return dflash_setup_open(&m->setup, &m->flags, err);
 }
 
@@ -74,9 +78,15 @@ static bool prepare(struct measuring *m, struct error *err)
                                               .maximum_rows = c->block_decode.maximum_decode_tokens,
                                               .require_self_consistent = true};
     const char *hidden[NOOP_GOLDENS_MOST + 1] = {NULL};
-    if (!roots_resolve(roots_workspace(f->workspace), f->engine,
-                       f->weights != NULL ? f->weights : "weights", &n->arena, &m->roots, err))
+    const char *const *trees = f->trees.count > 0 ? f->trees.items : NULL;
+    /* As a ranked run of blocks: no leg has a resident, and none is inherited. */
+    if (!resident_check_environment(environ, err) ||
+        !roots_resolve(roots_workspace(f->workspace), f->engine,
+                       f->weights != NULL ? f->weights : "weights", &n->arena, &m->roots, err) ||
+        !roots_engine_trees(m->roots.workspace, trees, &n->arena, &trees, err))
         return false;
+    for (size_t i = 0; i < f->trees.count; i++)
+        m->flags.trees.items[i] = trees[i];
     /* From here on the tree's own, for the stamps too. */
     m->flags.engine = m->setup.candidate.engine = m->roots.engine;
     m->flags.weights = m->setup.candidate.weights = m->roots.weights;
