@@ -177,8 +177,8 @@ static void test_smallest_claim(void **state)
     const struct rounds_plan plan = plan_of(6, 1);
     const struct paired_estimate small = {.smallest_effect = 0.001},
                                  large = {.smallest_effect = 0.02};
-    assert_true(rounds_smallest_claim(&plan, &small) == 0.005);
-    assert_true(rounds_smallest_claim(&plan, &large) == 0.02);
+    assert_true(fabs(rounds_smallest_claim(&plan, &small) - 0.006005) < 1e-15);
+    assert_true(fabs(rounds_smallest_claim(&plan, &large) - 0.0251) < 1e-15);
 }
 
 static void test_noise_floor(void **state)

@@ -178,10 +178,17 @@ static void test_verdicts(void **state)
 {
     (void)state;
     struct paired_estimate e = {.count = 6, .mean_log_ratio = log(1.02), .ratio = 1.02};
-    e.t_low = 1.001;
+    e.t_low = 1.0051;
     e.t_high = 1.04;
     assert_int_equal(paired_verdict(&e, 0.005), PAIRED_FASTER);
-    e.t_low = 0.999;
+    e.t_low = 1.0049; /* some of it is not more than the floor */
+    assert_int_equal(paired_verdict(&e, 0.005), PAIRED_NO_DIFFERENCE);
+    assert_int_equal(paired_verdict(&e, 0.004), PAIRED_FASTER);
+    e = (struct paired_estimate){.count = 6, .mean_log_ratio = log(0.98), .ratio = 0.98};
+    e.t_low = 0.96;
+    e.t_high = 1 / 1.0051; /* as far away as 1.0051 is */
+    assert_int_equal(paired_verdict(&e, 0.005), PAIRED_SLOWER);
+    e.t_high = 1 / 1.0049;
     assert_int_equal(paired_verdict(&e, 0.005), PAIRED_NO_DIFFERENCE);
     /* Sure, and too small to be claimed. */
     e = (struct paired_estimate){.count = 6, .mean_log_ratio = log(0.997), .ratio = 0.997};
@@ -243,7 +250,7 @@ static void test_seal(void **state)
                   "{\"method\":\"paired log ratio\",\"quoted\":\"paired-t\",\"confidence\":0.95,"
                   "\"computed_confidence\":0.95,\"pairs\":2,\"axis\":\"decode\",\"ratio\":1.0,"
                   "\"mean_log_ratio\":0.0,\"sd\":0.0,\"interval\":[1.0,1.0],"
-                  "\"bootstrap_interval\":[1.0,1.0],\"smallest_effect\":0.0,"
+                  "\"bootstrap_interval\":[1.0,1.0],\"smallest_effect\":0.003,"
                   "\"null\":{\"pairs\":1,\"ratio\":1.0,\"interval\":[1.0,1.0],"
                   "\"contains_one\":true},"
                   "\"sequential\":{\"min_pairs\":2,\"max_pairs\":2,\"half_width\":0.0,"

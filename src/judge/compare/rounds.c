@@ -106,5 +106,5 @@ bool rounds_judge(const struct rounds_plan *p, const struct rounds_pairs *pairs,
 
 double rounds_smallest_claim(const struct rounds_plan *p, const struct paired_estimate *e)
 {
-    return fmax(e->smallest_effect, p->claim_floor);
+    return paired_smallest_claim(e, p->claim_floor);
 }

@@ -3,6 +3,7 @@
 
 #include "judge/page/pairs.h"
 #include "judge/page/units.h"
+#include "judge/stats/paired.h"
 
 #include <math.h>
 #include <string.h>
@@ -41,10 +42,10 @@ static void say_statistics(struct sheet *s, const struct report_source *r,
     } else if (t->null_there && t->null_differs) {
         words = "Nothing can be claimed, since the control differs from itself";
         tone = SHEET_CAUTION;
-    } else if (t->low > 1) {
+    } else if (t->low > 1 + PAIRED_CLAIM_FLOOR) {
         words = arena_printf(a, "Faster by %s", or_dash(gain));
         tone = SHEET_GOOD;
-    } else if (t->high < 1) {
+    } else if (t->high < 1 / (1 + PAIRED_CLAIM_FLOOR)) {
         words = arena_printf(a, "Slower by %s", or_dash(gain));
         tone = SHEET_BAD;
     } else {

@@ -136,11 +136,16 @@ bool paired_null_check(const struct paired_estimate *pair, const struct paired_e
 
 enum paired_verdict paired_verdict(const struct paired_estimate *e, double claim_floor)
 {
-    if (e->count < 2 || fabs(e->mean_log_ratio) < log1p(claim_floor))
+    if (e->count < 2)
         return PAIRED_NO_DIFFERENCE;
-    if (e->t_low > 1)
+    if (e->t_low > 1 + claim_floor)
         return PAIRED_FASTER;
-    return e->t_high < 1 ? PAIRED_SLOWER : PAIRED_NO_DIFFERENCE;
+    return e->t_high < 1 / (1 + claim_floor) ? PAIRED_SLOWER : PAIRED_NO_DIFFERENCE;
+}
+
+double paired_smallest_claim(const struct paired_estimate *e, double claim_floor)
+{
+    return claim_floor + e->smallest_effect * (1 + claim_floor);
 }
 
 const char *paired_verdict_text(enum paired_verdict v)

@@ -13,10 +13,10 @@
 
 #define PAIRED_CONFIDENCE 0.95
 #define PAIRED_POWER 0.8 /* with which smallest_effect would be seen */
-/* A difference that is estimated smaller than this is not claimed, however narrow the interval:
- * builds differ by about as much through where their code and data happen to lie, which pairs do
- * not average out (docs/statistics.md). */
-#define PAIRED_CLAIM_FLOOR 0.005
+/* What is claimed is a difference of more than this: the whole interval must lie beyond it. Builds
+ * differ by about as much through where their code and data happen to lie, which pairs do not
+ * average out (docs/statistics.md). */
+#define PAIRED_CLAIM_FLOOR 0.003
 enum { PAIRED_COUNT_MAX = 1000, PAIRED_BOOTSTRAP_ROUNDS = 2000 };
 /* For callers that have no seed of their own to state. */
 #define PAIRED_BOOTSTRAP_SEED UINT64_C(20260802)
@@ -28,7 +28,8 @@ struct paired_estimate {
     double sd;                    /* of the log ratios; 0 for one pair */
     double t_low, t_high;         /* paired t; the interval that is quoted */
     double boot_low, boot_high;   /* percentile bootstrap, for comparison */
-    double smallest_effect; /* relative: seen with PAIRED_POWER at this n, sd and confidence */
+    double smallest_effect;       /* relative: told from none with PAIRED_POWER at this n, sd and
+                                     confidence */
 };
 
 /* n pairs of finite numbers above 0, 2 to PAIRED_COUNT_MAX of them. False for anything else, and
@@ -77,10 +78,14 @@ struct paired_null {
 bool paired_null_check(const struct paired_estimate *pair, const struct paired_estimate *null_pair,
                        double confidence, struct paired_null *out);
 
-/* What an estimate may be claimed to show. */
+/* What an estimate may be claimed to show: faster or slower where every ratio of the interval is
+ * so by more than claim_floor (0.003: 0.3 %). */
 enum paired_verdict { PAIRED_FASTER, PAIRED_SLOWER, PAIRED_NO_DIFFERENCE };
 enum paired_verdict paired_verdict(const struct paired_estimate *e, double claim_floor);
 const char *paired_verdict_text(enum paired_verdict v); /* "faster", "slower", ... */
+/* The relative difference that this verdict finds with PAIRED_POWER at this n, sd and confidence;
+ * infinite for one pair. */
+double paired_smallest_claim(const struct paired_estimate *e, double claim_floor);
 
 /* metrics.statistics, a new reference. null_pair may be NULL or of count 0: "null" is null then. */
 json_t *paired_seal(const struct paired_estimate *pair, const struct paired_estimate *null_pair,

@@ -48,7 +48,8 @@ json_t *paired_seal(const struct paired_estimate *pair, const struct paired_esti
     json_object_set_new(o, "sd", pair->count > 1 ? json_real(pair->sd) : json_null());
     json_object_set_new(o, "interval", interval(pair->t_low, pair->t_high));
     json_object_set_new(o, "bootstrap_interval", interval(pair->boot_low, pair->boot_high));
-    json_object_set_new(o, "smallest_effect", real_or_null(pair->smallest_effect));
+    json_object_set_new(o, "smallest_effect",
+                        real_or_null(paired_smallest_claim(pair, PAIRED_CLAIM_FLOOR)));
     json_object_set_new(o, "null", seal_null(pair, null_pair, pair->confidence));
     json_t *rule = json_object();
     json_object_set_new(rule, "min_pairs", json_integer((json_int_t)r->min_pairs));
