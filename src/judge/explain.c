@@ -377,17 +377,21 @@ static void explain_correctness(const struct page *p, const struct contract *c)
 /* How slow the control leg may be against its calibration (contract-and-scoring.md section 6). */
 static void explain_control_band(const struct page *p, const struct contract *c)
 {
+    const char *legs = c->combine_mean ? "Every control leg"
+                                       : "The scored pair's control leg and at least half of all";
     if (c->has_bands)
         page_item(p,
-                  "The control leg must be well: at most %.6g %% (prefill) and %.6g %% (decode) "
+                  "%s must be well: at most %.6g %% (prefill) and %.6g %% (decode) "
                   "slower than this box's calibration, else `SERIAL-CONTROL-LEG-OUTSIDE-BAND`. "
                   "Being faster is no fault.",
-                  100 * c->prefill_band_up, 100 * c->decode_band_up);
+                  legs, 100 * c->prefill_band_up, 100 * c->decode_band_up);
     else
-        page_item(p,
-                  "The acceptance bands are not declared, so the control leg may be at most 5 %% "
-                  "(prefill) and 2 %% (decode) slower than this box's calibration, else "
-                  "`SERIAL-CONTROL-LEG-OUTSIDE-BAND`.");
+        page_item(
+            p,
+            "The acceptance bands are not declared. %s may be at most 5 %% (prefill) and 2 %% "
+            "(decode) slower than this box's calibration, else "
+            "`SERIAL-CONTROL-LEG-OUTSIDE-BAND`.",
+            legs);
 }
 
 static void explain_fast_side(const struct page *p, const struct contract *c)

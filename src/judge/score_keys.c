@@ -114,6 +114,8 @@ static const struct score_key optional_keys[] = {
     {"baseline_golden_sha256", SCORE_TEXT, false},
     {"baseline_reference_commit", SCORE_TEXT, false},
     {"baseline_band_passed", SCORE_BOOL, false},
+    {"baseline_legs_outside_band", SCORE_INT, false},
+    {"pairs_set_aside", SCORE_INT, false},
     /* legs */
     {"baseline_leg_prefill_seconds_per_token", SCORE_REAL, false},
     {"baseline_leg_decode_seconds_per_token", SCORE_REAL, false},

@@ -306,6 +306,30 @@ def test_a_slow_control_leg(kit):
     failed(kit, kit.official(), "SERIAL-CONTROL-LEG-OUTSIDE-BAND")
 
 
+@pytest.mark.parametrize("combine", ["lower_median", "mean"])
+def test_one_slow_control_leg_of_several(kit, combine):
+    """Of the lower median it matters only where it is the scored pair's; of the mean it always does."""
+    contract(kit, official_pairs=2, official_pair_combine=combine)
+    second = kit.folder / "second.golden.json"
+    second.write_text(kit.golden.read_text() + "\n")
+    calibration = json.loads(kit.calibration.read_text())
+    slow = {**calibration["prompts"][0], "prompt": "second", "decode_seconds_per_token_mean": 1e-12}
+    kit.calibration.write_text(json.dumps({**calibration, "prompts": [*calibration["prompts"], slow]}))
+    result = kit.official("--golden", second, "--quiet")
+    metrics = json.loads(kit.score.read_text())["metrics"]
+    if combine == "mean":
+        failed(kit, result, "SERIAL-CONTROL-LEG-OUTSIDE-BAND")
+        assert len(metrics["paired_legs"]) == 1
+        return
+    first_is_scored = composite(metrics["paired_legs"][0])[2] <= composite(metrics["paired_legs"][1])[2]
+    if first_is_scored:
+        assert result.returncode == 0, result.stderr
+        assert metrics["baseline_band_passed"] is True and metrics["baseline_legs_outside_band"] == 1
+    else:
+        failed(kit, result, "SERIAL-CONTROL-LEG-OUTSIDE-BAND")
+        assert "baseline_band_passed" not in metrics
+
+
 def test_a_candidates_wrong_token(kit):
     kit.engines(sub={"at": DECODE, "do": "wrong_token", "with": 9})
     m = failed(kit, kit.official(), "TokenMismatch")

@@ -287,6 +287,29 @@ static void test_health_on_both_sides_of_each_limit(void **state)
     calibration_free(c);
 }
 
+/* The mean of pairs: any leg. The median: when the legs outside are more than half of all there
+ * will be. */
+static void test_tally(void **state)
+{
+    (void)state;
+    struct calibration_tally every = {.every = true, .planned = 9};
+    assert_true(calibration_tally_add(&every, true));
+    assert_false(calibration_tally_add(&every, false));
+    assert_false(calibration_tally_add(&every, true));
+    struct calibration_tally one = {.planned = 1};
+    assert_false(calibration_tally_add(&one, false));
+    struct calibration_tally most = {.planned = 4};
+    assert_true(calibration_tally_add(&most, false));
+    assert_true(calibration_tally_add(&most, false));
+    assert_true(calibration_tally_add(&most, true));
+    assert_true(calibration_tally_add(&most, true));
+    assert_true(calibration_tally_add(&most, true)); /* more than were planned */
+    assert_true(calibration_tally_add(&most, false));
+    assert_false(calibration_tally_add(&most, false));
+    assert_int_equal(most.legs, 7);
+    assert_int_equal(most.outside, 4);
+}
+
 static void test_bands_and_cv_limit_of_a_contract(void **state)
 {
     (void)state;
@@ -419,6 +442,7 @@ int main(void)
         cmocka_unit_test(test_gates),
         cmocka_unit_test(test_lookup_is_exact),
         cmocka_unit_test(test_health_on_both_sides_of_each_limit),
+        cmocka_unit_test(test_tally),
         cmocka_unit_test(test_bands_and_cv_limit_of_a_contract),
         cmocka_unit_test(test_axis_is_mean_and_sample_cv),
         cmocka_unit_test(test_written_file_reads_back),

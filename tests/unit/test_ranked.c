@@ -261,6 +261,7 @@ struct script {
     double slower, noise;
     int fail_at; /* leg, from 0; -1: none */
     int legs;
+    const char *busy; /* roles of legs that others worked beside, in their order; NULL: none */
     char roles[256];
     size_t goldens[64];
 };
@@ -270,8 +271,12 @@ static bool scripted(void *context, const struct ranked_slot *slot, struct pair_
 {
     struct script *s = context;
     static const double wobble[] = {0.31, -0.74, 0.52, 0.05, -0.93, 0.66, -0.12, 0.88, -0.45, 0.19};
-    assert_int_equal(slot->done, s->legs);
     assert_true(slot->planned > slot->done);
+    if (s->busy != NULL && s->busy[0] == "CXab"[slot->role]) {
+        s->busy++;
+        return error_set(err, "TELEMETRY-CONTENDED", "scripted");
+    }
+    assert_true(s->busy != NULL || slot->done == (size_t)s->legs);
     if (s->legs == s->fail_at)
         return error_set(err, "EngineExited", "scripted");
     const double off = 1 + s->noise * wobble[s->legs % 10];
@@ -345,6 +350,33 @@ static void slower_trees(void **state)
     s = (struct script){.slower = 1.003, .noise = 0, .fail_at = -1}; /* not even where it is sure */
     runs = run_script(&s, &rule, 1, &a, true);
     assert_int_equal(paired_verdict(&runs.estimate, PAIRED_CLAIM_FLOOR), PAIRED_NO_DIFFERENCE);
+    arena_free(&a);
+}
+
+/* A pair beside which others worked is measured again, whole; and not for ever. */
+static void busy_machine(void **state)
+{
+    (void)state;
+    struct arena a = {0};
+    const struct contract c = rules();
+    struct error err = {0};
+    struct ranked_runs runs;
+    const struct paired_rule rule = {
+        .min_pairs = 6, .max_pairs = 6, .confidence = 0.95, .null_pairs = 2};
+    struct script s = {.slower = 1.5, .fail_at = -1, .busy = "bX"};
+    assert_true(ranked_pairs_run(&c, &rule, digests, 1, scripted, &s, &a, &runs, &err));
+    assert_int_equal(runs.count, 6);
+    assert_int_equal(runs.null_count, 2);
+    assert_int_equal(runs.set_aside, 2);
+    assert_string_equal(s.roles, "CXCXaabCCXCXabCXCX");
+    assert_true(fabs(runs.estimate.ratio * 1.5 - 1) < 1e-12 && err.name[0] == '\0');
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(runs.pairs[i].number, i + 1);
+    s = (struct script){.slower = 1, .fail_at = -1, .busy = "XXX"}; /* one, and one for each eight pairs */
+    assert_false(ranked_pairs_run(&c, &rule, digests, 1, scripted, &s, &a, &runs, &err));
+    assert_string_equal(err.name, "TELEMETRY-CONTENDED");
+    assert_int_equal(runs.set_aside, 2);
+    assert_int_equal(runs.count, 0);
     arena_free(&a);
 }
 
@@ -497,6 +529,7 @@ int main(void)
         cmocka_unit_test(schedules),
         cmocka_unit_test(identical_trees_score_one),
         cmocka_unit_test(slower_trees),
+        cmocka_unit_test(busy_machine),
         cmocka_unit_test(sequential),
         cmocka_unit_test(failing_leg),
         cmocka_unit_test(alternating),

@@ -3,6 +3,7 @@
 #include "judge/evidence/verify.h"
 
 #include "judge/quiet/quiet.h"
+#include "judge/ranked/pairs.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -55,9 +56,12 @@ static const char *broken(const json_t *record, const struct quiet_rules *r)
     return NULL;
 }
 
-/* Attempts at block pairs that were rejected for what the machine did, null pairs among them. */
-static size_t spoiled_attempts(const json_t *metrics)
+/* Legs with a record outside the limits that the score owns up to: a pair that was set aside ended
+ * in such a leg; of an attempt at a block pair that was rejected for what the machine did, null
+ * pairs among them, both may be. */
+static size_t spoiled_legs(const json_t *metrics)
 {
+    const json_t *aside = json_object_get(metrics, "pairs_set_aside");
     static const char *const lists[] = {"block_pairs", "block_null_pairs"};
     size_t count = 0;
     for (size_t k = 0; k < 2; k++) {
@@ -66,7 +70,7 @@ static size_t spoiled_attempts(const json_t *metrics)
             count += is_one_of(verify_text(json_array_get(list, i), "rejection"),
                                "temperature_timeout", "telemetry");
     }
-    return count;
+    return 2 * count + (json_integer_value(aside) > 0 ? (size_t)json_integer_value(aside) : 0);
 }
 
 void verify_gates(const struct verify_run *run, struct findings *f)
@@ -82,8 +86,16 @@ void verify_gates(const struct verify_run *run, struct findings *f)
     }
     const struct quiet_rules *rules = &c->quiet;
     const size_t count = json_array_size(gates);
-    const size_t allowed = 2 * spoiled_attempts(run->metrics); /* legs */
+    const size_t allowed = spoiled_legs(run->metrics);
     size_t outside = 0;
+    const int64_t aside = json_integer_value(json_object_get(run->metrics, "pairs_set_aside"));
+    const size_t pairs = json_array_size(json_object_get(run->metrics, "paired_legs")) +
+                         json_array_size(json_object_get(run->metrics, "null_pairs"));
+    if (aside < 0 || (size_t)aside > RANKED_SET_ASIDE_MOST(pairs)) {
+        findings_add(f, FINDING_FAILED, subject, "%lld pairs set aside of %zu that count",
+                     (long long)aside, pairs);
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
         const json_t *record = json_array_get(gates, i);
         const char *what = broken(record, rules);
@@ -114,5 +126,5 @@ void verify_gates(const struct verify_run *run, struct findings *f)
                      "degrees%s",
                      count - outside, count, rules->load_max, rules->gpu_use_max,
                      rules->celsius_max,
-                     outside ? "; the others are of attempts that do not count" : "");
+                     outside ? "; the others are of pairs that do not count" : "");
 }

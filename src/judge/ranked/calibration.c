@@ -167,6 +167,14 @@ bool calibration_health(const struct calibration_prompt *p, const struct calibra
     return true;
 }
 
+bool calibration_tally_add(struct calibration_tally *t, bool healthy)
+{
+    t->legs++;
+    t->outside += !healthy;
+    const size_t of = t->legs > t->planned ? t->legs : t->planned;
+    return t->every ? t->outside == 0 : 2 * t->outside <= of;
+}
+
 struct calibration_axis calibration_axis_of(const double *seconds_per_token, size_t n,
                                             double band_low, double band_high)
 {

@@ -79,6 +79,16 @@ bool calibration_health(const struct calibration_prompt *p, const struct calibra
                         double prefill_seconds_per_token, double decode_seconds_per_token,
                         struct error *err);
 
+/* The control legs of a run, null pairs' among them. Every leg must be healthy where every pair
+ * counts (the mean of pairs); where the median of pairs is what counts, more than half must be: a
+ * single slow leg is weather then, and moves nothing. */
+struct calibration_tally {
+    bool every;
+    size_t planned, legs, outside; /* planned: at least so many legs will be there */
+};
+/* One more leg; false as soon as too many were outside. */
+bool calibration_tally_add(struct calibration_tally *t, bool healthy);
+
 /* Mean and coefficient of variation of n >= 2 measured values. */
 struct calibration_axis calibration_axis_of(const double *seconds_per_token, size_t n,
                                             double band_low, double band_high);

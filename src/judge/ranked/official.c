@@ -20,7 +20,8 @@ static bool measure(struct official *r, struct error *err)
                           &r->arena, &r->runs, err))
         return false;
     combine_pairs(c, r->runs.pairs, r->runs.count, &r->combined);
-    return official_replay(r, err) && official_check_correctness(r, err);
+    return official_check_enforced(r, err) && official_replay(r, err) &&
+           official_check_correctness(r, err);
 }
 
 static enum iterate_exit run_and_seal(struct official *r, struct error *err)

@@ -161,13 +161,32 @@ static void take_times(const struct measure_result *m, struct pair_times *out)
                                .decode_barrier = m->decode_barrier_seconds};
 }
 
-static void take_candidate(struct official *r, const struct leg_result *leg)
+/* A pair that is measured again: its last leg. */
+static void take_candidate(struct official *r, int pair, const struct leg_result *leg)
 {
-    r->candidates[r->candidate_count++] = *leg;
+    r->candidates[pair - 1] = *leg;
+    r->candidate_count = (size_t)pair;
     if (leg->peak_bytes > r->peak_bytes)
         r->peak_bytes = leg->peak_bytes;
     if (leg->resident_bytes > r->resident_bytes)
         r->resident_bytes = leg->resident_bytes;
+}
+
+/* Whether this box is what it was when it was calibrated: this leg, or most of them. */
+static bool check_health(struct official *r, const struct ranked_slot *slot,
+                         const struct pair_times *leg, struct error *err)
+{
+    const struct calibration_bands bands = calibration_bands(r->contract);
+    struct calibration_tally *t = &r->tally;
+    struct error why = {0};
+    t->every = r->contract->combine_mean;
+    t->planned = r->rule.min_pairs + 2 * r->rule.null_pairs;
+    const bool healthy = calibration_health(r->prompts[slot->golden].calibrated, &bands,
+                                            leg->prefill, leg->decode, &why);
+    if (calibration_tally_add(t, healthy))
+        return true;
+    *err = why;
+    return false;
 }
 
 bool official_measure(void *context, const struct ranked_slot *slot, struct pair_times *out,
@@ -191,7 +210,7 @@ bool official_measure(void *context, const struct ranked_slot *slot, struct pair
     r->timed_seconds += m->prefill_seconds + m->seed_window_seconds + m->decode_window_seconds;
     take_times(m, out);
     if (candidate && leg.started)
-        take_candidate(r, &leg);
+        take_candidate(r, slot->pair, &leg);
     if (candidate)
         return ok;
     if (!ok)
@@ -199,8 +218,15 @@ bool official_measure(void *context, const struct ranked_slot *slot, struct pair
     if (leg.timing.speculated)
         return error_set(err, "SERIAL-CONTROL-LEG-FAILED",
                          "pair %d: the control leg's engine speculated", slot->pair);
+    return check_health(r, slot, out, err);
+}
+
+bool official_check_enforced(const struct official *r, struct error *err)
+{
+    const struct ranked_pair *p = &r->runs.pairs[r->combined.enforced];
     const struct calibration_bands bands = calibration_bands(r->contract);
-    return calibration_health(p->calibrated, &bands, out->prefill, out->decode, err);
+    return calibration_health(r->prompts[p->golden].calibrated, &bands, p->control.prefill,
+                              p->control.decode, err);
 }
 
 /* ---- after the timing ---- */

@@ -61,6 +61,7 @@ struct official {
     size_t candidate_count;
     struct leg_identity last_resident; /* of the leg before, where there are residents */
     bool has_last_resident;
+    struct calibration_tally tally;
     struct combined combined;
     struct leg_result correctness; /* gates alone */
     struct gates_latency latency;
@@ -80,6 +81,8 @@ bool official_is_local_iterate(const struct official *r); /* which integrity fil
 /* official_leg.c: legs of the pairs (ranked_measure), the replay, and correctness. */
 bool official_measure(void *context, const struct ranked_slot *slot, struct pair_times *out,
                       struct error *err);
+/* The control leg of the pair whose figures are the score's is inside its band. */
+bool official_check_enforced(const struct official *r, struct error *err);
 bool official_replay(struct official *r, struct error *err);
 bool official_check_correctness(struct official *r, struct error *err);
 /* The trees are what they were. */

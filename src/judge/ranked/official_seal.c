@@ -102,6 +102,8 @@ static void fill_runs(struct official *r)
         score_set_json(d, "paired_legs", combine_seal(r->runs.pairs, r->runs.count));
     if (r->runs.null_count > 0)
         score_set_json(d, "null_pairs", combine_seal(r->runs.nulls, r->runs.null_count));
+    if (r->runs.count > 0)
+        score_set_int(d, "pairs_set_aside", (int64_t)r->runs.set_aside);
     if (r->quiet != NULL)
         score_set_json(d, "gates", quiet_records(r->quiet));
     score_set_text(d, "official_pair_combine", r->contract->combine_mean ? "mean" : "lower_median");
@@ -112,9 +114,11 @@ static void fill_runs(struct official *r)
         score_set_text(d, "baseline_calibration_sha256", r->calibration_sha256);
         score_set_text(d, "baseline_reference_commit", r->calibration->reference_commit);
     }
-    /* Whoever got here had every control leg inside its band. */
-    if (r->runs.count > 0)
+    /* Whoever got here had as many control legs inside their band as there must be. */
+    if (r->runs.count > 0) {
         score_set_bool(d, "baseline_band_passed", true);
+        score_set_int(d, "baseline_legs_outside_band", (int64_t)r->tally.outside);
+    }
     if (r->runs.has_statistics)
         score_set_json(d, "statistics",
                        paired_seal(&r->runs.estimate,
@@ -347,7 +351,8 @@ void official_show(const struct official *r)
         row(t, "pairs", "%.0f; ratio %.4f (sd %.4f)", (double)e->count, e->ratio, e->sd);
         row(t, "interval", "%.4f to %.4f at confidence %.3g", e->t_low, e->t_high,
             r->rule.confidence);
-        row(t, "smallest effect", "%.2f %% could have been seen", 100 * e->smallest_effect, 0, 0);
+        row(t, "smallest effect", "%.2f %% could have been seen",
+            100 * paired_smallest_claim(e, PAIRED_CLAIM_FLOOR), 0, 0);
         table_row(t, "the candidate is",
                   paired_verdict_text(paired_verdict(e, PAIRED_CLAIM_FLOOR)));
     }

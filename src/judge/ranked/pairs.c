@@ -20,6 +20,7 @@ struct loop {
     void *context;
     bool alternate;
     size_t done, planned; /* legs */
+    struct ranked_runs *out;
 };
 
 static bool run_leg(struct loop *l, struct ranked_slot *slot, enum ranked_role role,
@@ -31,7 +32,7 @@ static bool run_leg(struct loop *l, struct ranked_slot *slot, enum ranked_role r
 }
 
 /* Both legs of one pair, in its order. */
-static bool run_pair(struct loop *l, bool null_pair, size_t index, struct ranked_pair *out,
+static bool run_legs(struct loop *l, bool null_pair, size_t index, struct ranked_pair *out,
                      struct error *err)
 {
     struct ranked_slot slot = {
@@ -44,6 +45,23 @@ static bool run_pair(struct loop *l, bool null_pair, size_t index, struct ranked
         return run_leg(l, &slot, b, &out->candidate, err) &&
                run_leg(l, &slot, a, &out->control, err);
     return run_leg(l, &slot, a, &out->control, err) && run_leg(l, &slot, b, &out->candidate, err);
+}
+
+/* The same, until nobody was at work beside it. */
+static bool run_pair(struct loop *l, bool null_pair, size_t index, struct ranked_pair *out,
+                     struct error *err)
+{
+    struct ranked_runs *runs = l->out;
+    const size_t begun = l->done;
+    while (!run_legs(l, null_pair, index, out, err)) {
+        if (strcmp(err->name, "TELEMETRY-CONTENDED") != 0 ||
+            runs->set_aside >= RANKED_SET_ASIDE_MOST(l->planned / 2))
+            return false;
+        runs->set_aside++;
+        l->done = begun;
+        *err = (struct error){0};
+    }
+    return true;
 }
 
 /* The estimate of pairs: the composite is a ratio already, control against candidate. */
@@ -86,7 +104,8 @@ bool ranked_pairs_run(const struct contract *c, const struct paired_rule *rule,
                      .measure = measure,
                      .context = context,
                      .alternate = c->alternate_pairs,
-                     .planned = 2 * (least + rule->null_pairs)};
+                     .planned = 2 * (least + rule->null_pairs),
+                     .out = out};
     *out = (struct ranked_runs){
         .pairs = arena_array(a, most, sizeof *out->pairs),
         .nulls = arena_array(a, rule->null_pairs > 0 ? rule->null_pairs : 1, sizeof *out->nulls)};

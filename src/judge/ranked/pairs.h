@@ -23,17 +23,24 @@ struct ranked_slot {
     size_t golden;        /* (pair - 1) mod goldens */
     size_t done, planned; /* legs before this one, and as far as is known in all */
 };
-/* False ends the run. Whatever else comes of a leg the context keeps. */
+/* False ends the run, but for TELEMETRY-CONTENDED: others were at work during the leg, and its
+ * whole pair is set aside and measured again. Whatever else comes of a leg the context keeps; of a
+ * pair that is measured again the last. */
 typedef bool ranked_measure(void *context, const struct ranked_slot *slot, struct pair_times *out,
                             struct error *err);
 
 struct ranked_runs {
     struct ranked_pair *pairs, *nulls; /* in the arena; what was measured whole */
     size_t count, null_count;
+    size_t set_aside; /* pairs and null pairs that were measured again */
     enum paired_next stopped;
     bool has_statistics;                            /* from one pair on */
     struct paired_estimate estimate, null_estimate; /* of composites; null: a against b */
 };
+
+/* So many pairs of a run may be set aside; one more ends it. Who decides is the telemetry, which
+ * knows no times. */
+#define RANKED_SET_ASIDE_MOST(count) (1 + (count) / 8) /* of pairs and null pairs of the run */
 
 /* Pairs begin with the control leg; where the contract says alternate, every second one (and every
  * second null pair) begins with the other leg, so that a steady drift favours neither.
