@@ -4,6 +4,7 @@
 #include "base/child.h"
 #include "base/file.h"
 #include "base/interrupt.h"
+#include "base/uncached.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -156,7 +157,7 @@ bool folder_write_file(struct folder_file *f, const void *data, size_t length, s
     for (const char *p = data; length > 0;) {
         if (interrupt_requested())
             return error_set(err, "INTERRUPTED", "stopped by a signal");
-        const ssize_t n = write(f->fd, p, length);
+        const ssize_t n = uncached_write(f->fd, p, length);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)

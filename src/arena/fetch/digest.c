@@ -2,13 +2,15 @@
 
 #include "base/arena.h"
 #include "base/buffer.h"
+#include "base/uncached.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { PIECE = 1 << 20 };
+enum { PIECE = 1 << 20, WRITTEN_PIECE = 8 << 20, BEHIND = 4 * WRITTEN_PIECE };
 
 struct digest {
     pthread_t thread;
@@ -19,6 +21,7 @@ struct digest {
     void (*done)(void *);
     void *argument;
     uint64_t there, hashed, generation; /* below: under the mutex */
+    bool written;                       /* by somebody else, meanwhile */
     bool closed, sync, stopped, ready, failed;
     struct error err;
     char hex[SHA256_HEX];
@@ -30,7 +33,8 @@ static size_t read_piece(struct digest *d, uint8_t *data, size_t length, uint64_
 {
     ssize_t n;
     do
-        n = pread(d->fd, data, length, (off_t)offset);
+        n = d->written ? pread(d->fd, data, length, (off_t)offset)
+                       : uncached_pread(d->fd, data, length, offset);
     while (n < 0 && errno == EINTR);
     if (n < 0)
         error_errno(err, d->path, "cannot read it back");
@@ -39,6 +43,21 @@ static size_t read_piece(struct digest *d, uint8_t *data, size_t length, uint64_
         error_at(err, d->path, NULL, NULL);
     }
     return n > 0 ? (size_t)n : 0;
+}
+
+/* What was hashed up to here goes to the disk; what has been on its way for a while is waited for
+ * and leaves the page cache, where it would only take the room of other things: fresh pages for
+ * gigabytes cost more than the disk. Errors show in the fsync at the end. */
+static void let_go(const struct digest *d, uint64_t at)
+{
+    sync_file_range(d->fd, (off_t)(at - WRITTEN_PIECE), WRITTEN_PIECE, SYNC_FILE_RANGE_WRITE);
+    if (at < BEHIND)
+        return;
+    const off_t old = (off_t)(at - BEHIND);
+    sync_file_range(d->fd, old, WRITTEN_PIECE,
+                    SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                        SYNC_FILE_RANGE_WAIT_AFTER);
+    posix_fadvise(d->fd, old, WRITTEN_PIECE, POSIX_FADV_DONTNEED);
 }
 
 /* Hashes until the writer is done, or stopped; false after a failure that no restart has undone. */
@@ -66,6 +85,8 @@ static bool follow(struct digest *d, struct sha256 **hash, uint8_t *data, struct
         const size_t n = read_piece(d, data, left < PIECE ? (size_t)left : PIECE, at, err);
         sha256_update(*hash, data, n);
         at += n;
+        if (d->written && at / WRITTEN_PIECE > (at - n) / WRITTEN_PIECE)
+            let_go(d, at / WRITTEN_PIECE * WRITTEN_PIECE);
         pthread_mutex_lock(&d->mutex);
         if (n == 0 && generation == d->generation) {
             pthread_mutex_unlock(&d->mutex);
@@ -102,11 +123,13 @@ static void *run(void *argument)
     return NULL;
 }
 
-struct digest *digest_begin(int fd, const char *path, void (*done)(void *), void *argument)
+struct digest *digest_begin(int fd, const char *path, bool written, void (*done)(void *),
+                            void *argument)
 {
     struct digest *d = memory_alloc(sizeof *d);
     d->fd = fd;
     d->path = path;
+    d->written = written;
     d->done = done;
     d->argument = argument;
     pthread_mutex_init(&d->mutex, NULL);

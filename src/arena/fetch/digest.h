@@ -13,8 +13,11 @@
 struct digest;
 
 /* fd stays the caller's, open until the digest is freed; path is for messages and must live as
- * long. done(argument) is called from the thread when the result is there; may be NULL. */
-struct digest *digest_begin(int fd, const char *path, void (*done)(void *), void *argument);
+ * long. written: bytes come while it is hashed; those that were hashed are brought to the disk and
+ * out of the page cache. done(argument) is called from the thread when the result is there; may be
+ * NULL. */
+struct digest *digest_begin(int fd, const char *path, bool written, void (*done)(void *),
+                            void *argument);
 void digest_advance(struct digest *d, uint64_t length); /* the file now holds so many bytes */
 void digest_restart(struct digest *d);                  /* it was cut to nothing */
 /* No more will come. sync: bring the file to the disk before the result. */

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 static const char PARTS[] = ".mlxfast-fetch";
-enum { SYNC_EVERY = 32 << 20 };
+enum { SYNC_EVERY = 8 << 20, PIECE = 1 << 20 };
 
 static const char *part_path(struct arena *a, const char *folder, const struct fetch_file *f)
 {
@@ -76,18 +76,24 @@ static bool write_failed(const struct fetch_part *part, struct error *err)
     return error_at(err, part->path, known ? "free bytes" : NULL, known ? value : NULL);
 }
 
-bool fetch_part_write(struct fetch_part *part, const void *data, size_t length, struct error *err)
+bool fetch_part_flush(struct fetch_part *part, struct error *err)
 {
-    for (const char *p = data; length > 0;) {
-        const ssize_t n = pwrite(part->fd, p, length, (off_t)part->length);
+    const uint8_t *p = part->piece;
+    const uint64_t whole = part->length;
+    part->length -= part->held; /* after a failure: what the file has */
+    while (part->held > 0) {
+        const ssize_t n = pwrite(part->fd, p, part->held, (off_t)part->length);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0)
+        if (n < 0) {
+            part->held = 0;
             return write_failed(part, err);
+        }
         p += n;
-        length -= (size_t)n;
+        part->held -= (size_t)n;
         part->length += (uint64_t)n;
     }
+    part->length = whole;
     if (part->length - part->synced >= SYNC_EVERY) { /* a short fsync at the end */
         sync_file_range(part->fd, (off_t)part->synced, (off_t)(part->length - part->synced),
                         SYNC_FILE_RANGE_WRITE);
@@ -96,8 +102,29 @@ bool fetch_part_write(struct fetch_part *part, const void *data, size_t length, 
     return true;
 }
 
+bool fetch_part_write(struct fetch_part *part, const void *data, size_t length, struct error *err)
+{
+    if (!part->piece)
+        part->piece = memory_alloc(PIECE);
+    for (const uint8_t *p = data; length > 0;) {
+        const size_t n = length < PIECE - part->held ? length : PIECE - part->held;
+        memcpy(part->piece + part->held, p, n);
+        part->held += n;
+        part->length += n;
+        p += n;
+        length -= n;
+        if (part->held == PIECE && !fetch_part_flush(part, err))
+            return false;
+    }
+    return true;
+}
+
 bool fetch_part_cut(struct fetch_part *part, uint64_t length, struct error *err)
 {
+    if (length == 0)
+        part->held = 0;
+    else if (!fetch_part_flush(part, err))
+        return false;
     if (ftruncate(part->fd, (off_t)length) != 0)
         return error_errno(err, part->path, "cannot cut");
     part->length = part->synced = length;
@@ -165,6 +192,9 @@ void fetch_part_close(struct fetch_part *part)
 {
     if (part->fd < 0)
         return;
+    fetch_part_flush(part, NULL); /* what is lost is asked for again */
+    free(part->piece);
+    part->piece = NULL;
     close(part->fd);
     part->fd = -1;
     if (part->length == 0) { /* nothing to continue */

@@ -16,7 +16,9 @@ enum { FETCH_ETAG_MOST = 256 };
 struct fetch_part {
     int fd; /* -1: not open */
     const char *path, *etag_path;
-    uint64_t length, synced;
+    uint64_t length, synced; /* length: with what is held */
+    uint8_t *piece;          /* what comes in small pieces is written in large ones */
+    size_t held;             /* bytes in it, not in the file yet */
 };
 
 /* Makes the folder and the one of the parts. Error IO. */
@@ -27,6 +29,7 @@ bool fetch_part_open(struct fetch_store *s, const struct fetch_file *f, struct f
                      struct error *err);
 /* Errors: FETCH-DISK-FULL, IO; both name the part's path. */
 bool fetch_part_write(struct fetch_part *part, const void *data, size_t length, struct error *err);
+bool fetch_part_flush(struct fetch_part *part, struct error *err); /* nothing is held any more */
 bool fetch_part_cut(struct fetch_part *part, uint64_t length, struct error *err);
 /* The ETag that the bytes of the part had at that base URL; "" where none is kept. */
 void fetch_part_keep_etag(struct fetch_part *part, const char *base, const char *etag);
@@ -34,7 +37,7 @@ void fetch_part_etag(const struct fetch_part *part, const char *base, char out[F
 /* The part, hashed and on the disk, becomes the file. */
 bool fetch_part_commit(struct fetch_store *s, const struct fetch_file *f, struct fetch_part *part,
                        struct error *err);
-void fetch_part_close(struct fetch_part *part); /* an empty one goes */
+void fetch_part_close(struct fetch_part *part); /* flushes; an empty one goes */
 /* A file that is known to be wrong loses its name: a short one becomes the part (its beginning may
  * be right; the hash will tell), another is removed. */
 bool fetch_store_retire(struct fetch_store *s, const struct fetch_file *f, const char *path,

@@ -25,7 +25,7 @@ enum {
 /* An attempt that brought the file so much further than any before is not counted: a bad line may
  * take long, but it ends. */
 static const uint64_t PROGRESS_BYTES = 1 << 20;
-static const int64_t MS_NS = 1000000;
+static const int64_t MS_NS = 1000000, FLUSH_AFTER_NS = 1000000000;
 
 enum task_state { TASK_IDLE, TASK_WAITS, TASK_TRANSFERS, TASK_HASHED, TASK_DONE, TASK_FAILED };
 
@@ -48,7 +48,7 @@ struct task {
     enum fetch_verdict verdict;
     uint64_t furthest, discarded; /* the most that was there; of this answer, not wanted */
     char etag[FETCH_ETAG_MOST];   /* of the bytes that are there, at this source */
-    int64_t resume_ns, started_ns;
+    int64_t resume_ns, started_ns, flushed_ns;
     uint64_t resumed; /* bytes that were there before this run */
     struct error err; /* of the latest attempt */
     struct error local;
@@ -123,6 +123,23 @@ static bool judge(struct task *t)
     return true;
 }
 
+/* The file has more than before. */
+static void written(struct task *t)
+{
+    t->flushed_ns = clock_now_ns();
+    digest_advance(t->digest, t->part.length - t->part.held);
+}
+
+static bool flush(struct task *t)
+{
+    if (t->part.held == 0)
+        return true;
+    if (!fetch_part_flush(&t->part, &t->local))
+        return local_failure(t);
+    written(t);
+    return true;
+}
+
 static size_t on_body(char *data, size_t size, size_t count, void *argument)
 {
     struct task *t = argument;
@@ -140,11 +157,13 @@ static size_t on_body(char *data, size_t size, size_t count, void *argument)
                   bytes);
         return 0;
     }
+    const uint64_t in_file = t->part.length - t->part.held;
     if (!fetch_part_write(&t->part, data, length, &t->local)) {
         local_failure(t);
         return 0;
     }
-    digest_advance(t->digest, t->part.length);
+    if (t->part.length - t->part.held != in_file)
+        written(t);
     return length;
 }
 
@@ -255,7 +274,7 @@ static bool begin(struct task *t)
     if (!fetch_part_open(t->work->store, item->file, &t->part, &t->local))
         return local_failure(t);
     t->resumed = t->furthest = t->part.length;
-    t->digest = digest_begin(t->part.fd, t->part.path, wake, t->work->multi);
+    t->digest = digest_begin(t->part.fd, t->part.path, true, wake, t->work->multi);
     digest_advance(t->digest, t->part.length);
     attempt(t);
     return !t->is_local;
@@ -391,7 +410,7 @@ static void follow(struct task *t)
 static void settle(struct task *t, CURLcode code)
 {
     curl_multi_remove_handle(t->work->multi, t->easy);
-    if (t->is_local)
+    if (t->is_local || !flush(t))
         return;
     const bool cut_by_us = code == CURLE_WRITE_ERROR;
     if (code != CURLE_OK && !cut_by_us) {
@@ -464,7 +483,7 @@ static void conclude(struct task *t)
     error_set(&t->err, "FETCH-SHA256", "expected SHA-256 %s, the %" PRIu64 " bytes have %s",
               f->sha256, f->bytes, hex);
     name_the_file(t);
-    t->digest = digest_begin(t->part.fd, t->part.path, wake, t->work->multi);
+    t->digest = digest_begin(t->part.fd, t->part.path, true, wake, t->work->multi);
     if (!start_over(t))
         return;
     t->afresh = true;
@@ -526,6 +545,17 @@ static bool start_tasks(struct work *w)
     return open;
 }
 
+/* A slow line: what has come is not held back for long. */
+static void flush_old(struct work *w)
+{
+    const int64_t now = clock_now_ns();
+    for (size_t i = 0; i < w->count; i++) {
+        struct task *t = &w->tasks[i];
+        if (t->state == TASK_TRANSFERS && !t->is_local && now - t->flushed_ns > FLUSH_AFTER_NS)
+            flush(t);
+    }
+}
+
 static bool run(struct work *w, struct mutation_lock *lock, struct error *err)
 {
     while (start_tasks(w)) {
@@ -537,6 +567,7 @@ static bool run(struct work *w, struct mutation_lock *lock, struct error *err)
             curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &task);
             settle((struct task *)(void *)task, code);
         }
+        flush_old(w);
         for (size_t i = 0; i < w->count; i++)
             if (w->tasks[i].is_local) {
                 if (err)

@@ -1,6 +1,7 @@
 #include "engine/transform/stream.h"
 
 #include "base/child.h"
+#include "base/uncached.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -50,7 +51,7 @@ bool stream_read(const struct stream_source *s, uint64_t at, void *out, size_t l
                  struct error *err)
 {
     for (char *p = out; length > 0;) {
-        const ssize_t n = pread(s->fd, p, length, (off_t)at);
+        const ssize_t n = uncached_pread(s->fd, p, length, at);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -80,8 +81,8 @@ bool stream_write(struct stream *t, struct folder_file *to, const void *data, ui
     return ok;
 }
 
-static bool copy_through_memory(struct stream *t, const struct stream_source *from, uint64_t at,
-                                uint64_t length, struct folder_file *to)
+bool stream_copy(struct stream *t, const struct stream_source *from, uint64_t at, uint64_t length,
+                 struct folder_file *to)
 {
     void *piece = memory_alloc(PIECE);
     bool ok = true;
@@ -94,27 +95,6 @@ static bool copy_through_memory(struct stream *t, const struct stream_source *fr
     }
     free(piece);
     return ok;
-}
-
-bool stream_copy(struct stream *t, const struct stream_source *from, uint64_t at, uint64_t length,
-                 struct folder_file *to)
-{
-    while (length > 0) {
-        off_t in = (off_t)at;
-        const size_t wanted = length < PIECE ? (size_t)length : PIECE;
-        const ssize_t n = copy_file_range(from->fd, &in, to->fd, NULL, wanted, 0);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
-            return error_errno(t->err, to->path, "cannot write");
-        if (n <= 0) /* not between these two, or the end: reading tells which */
-            return copy_through_memory(t, from, at, length, to);
-        at += (uint64_t)n;
-        length -= (uint64_t)n;
-        if (!folder_write_file(to, "", 0, t->err) || !add(t, (uint64_t)n))
-            return false;
-    }
-    return true;
 }
 
 bool stream_clone(struct stream *t, const struct stream_source *from, struct folder_file *to)

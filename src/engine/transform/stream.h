@@ -32,7 +32,7 @@ struct stream {
 };
 /* From memory. */
 bool stream_write(struct stream *t, struct folder_file *to, const void *data, uint64_t length);
-/* A range of a source; the kernel copies where it can. Errors also SOURCE-CHANGED. */
+/* A range of a source. Errors also SOURCE-CHANGED. */
 bool stream_copy(struct stream *t, const struct stream_source *from, uint64_t at, uint64_t length,
                  struct folder_file *to);
 /* All of a source, into a file that is empty: its blocks shared where the file system can (never a
