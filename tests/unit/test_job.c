@@ -246,6 +246,10 @@ static void test_retry(void **state)
     s.name = "Interrupted";
     ends(s, two, JOB_END_MACHINE, 2, "Interrupted");
     assert_true(job_may_retry("RunTimeout"));
+    s.fail_count = 2;
+    s.name = "TELEMETRY-CONTENDED"; /* others beside it: once more, and then the machine's fault */
+    ends(s, two, JOB_END_MACHINE, 3, "TELEMETRY-CONTENDED");
+    assert_true(job_may_retry("TELEMETRY-CONTENDED"));
     assert_false(job_may_retry("FreeRunConsistency"));
 }
 

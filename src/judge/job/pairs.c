@@ -15,18 +15,21 @@ static bool is_listed(const char *const *names, size_t count, const char *name)
 static bool is_machine(const char *name)
 {
     static const char *const names[] = {
-        "QUIESCENCE-TIMEOUT",  "COOL-GATE-TIMEOUT", "TEMPERATURE-READER-MISSING",
-        "TELEMETRY-THROTTLED", "TELEMETRY-MISSING", "QUIET-GATES-DISABLED",
-        "Interrupted",         "INTERRUPTED",       "SANDBOX-UNAVAILABLE",
+        "QUIESCENCE-TIMEOUT",   "COOL-GATE-TIMEOUT", "TEMPERATURE-READER-MISSING",
+        "TELEMETRY-THROTTLED",  "TELEMETRY-MISSING", "TELEMETRY-CONTENDED",
+        "QUIET-GATES-DISABLED", "Interrupted",       "INTERRUPTED",
+        "SANDBOX-UNAVAILABLE",
     };
     return is_listed(names, sizeof names / sizeof *names, name);
 }
 
 bool job_may_retry(const char *name)
 {
-    static const char *const names[] = {
-        "SPAWN-FAILED", "Io",           "HelloTimeout",        "ReplyTimeout",     "BarrierTimeout",
-        "RunTimeout",   "EngineExited", "TELEMETRY-THROTTLED", "TELEMETRY-MISSING"};
+    static const char *const names[] = {"SPAWN-FAILED",      "Io",
+                                        "HelloTimeout",      "ReplyTimeout",
+                                        "BarrierTimeout",    "RunTimeout",
+                                        "EngineExited",      "TELEMETRY-THROTTLED",
+                                        "TELEMETRY-MISSING", "TELEMETRY-CONTENDED"};
     return is_listed(names, sizeof names / sizeof *names, name);
 }
 

@@ -427,7 +427,8 @@ static bool time_quietly(struct leg *l, struct cohort_run *k)
     if (!quiet_before(q, &l->p->at, l->err))
         return false;
     const bool timed = time_window(l, k);
-    const bool quiet = quiet_after(q, timed ? l->err : NULL);
+    struct error ignored;
+    const bool quiet = quiet_after_alone(q, timed ? l->err : &ignored);
     json_t *records = quiet_records(q);
     const json_t *last = json_array_get(records, json_array_size(records) - 1);
     const char *state =

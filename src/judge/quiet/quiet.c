@@ -394,7 +394,7 @@ bool quiet_after_alone(struct quiet *q, struct error *err)
         char line[128];
         snprintf(line, sizeof line, "others took %.2f processors during a phase of %.0f ms", others,
                  json_number_value(json_object_get(t, "seconds")) * 1e3);
-        quiet_say((struct quiet *)q, line);
+        quiet_say(q, line);
         return true;
     }
     if (others >= q->rules.others_cpu_max)
