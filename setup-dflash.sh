@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes a DFlash track ready: builds what is missing, checks target and drafter against the track's
-# pins, converts a drafter that is as published.
+# Makes a DFlash track ready, from nothing: builds and fetches what is missing, converts a drafter that
+# is as published, checks target and drafter against the track's pins.
 # usage: ./setup-dflash.sh [--track ID] [--verify-only | --print-paths]
 #
 #   --track ID      default laguna-nano-dflash-v1, whose models are bundled;
-#                   laguna-xs-2.1-dflash-v1: the weights are yours, in the folders named below
-#   --verify-only   build and convert nothing: only check what is there
+#                   laguna-xs-2.1-dflash-v1 is fetched: 22.5 GB, and 0.9 GB for the conversion
+#   --verify-only   build, fetch and convert nothing: only check what is there
 #   --print-paths   only print where things are, as NAME=PATH lines for export; checks nothing
 #
 # environment:
@@ -15,12 +15,16 @@
 #   MLXFAST_DFLASH_DRAFTER_DIR the drafter's folder: the files of tracks/<ID>/drafter.sha256, or
 #                              config.json and model.safetensors as published, which are converted
 #                              to out/drafter/<ID> (MLXFAST_DFLASH_ASSISTANT_DIR is another name)
+#   MLXFAST_DFLASH_ASSISTANT_BASE_URL   a mirror of the drafter's pinned files: nothing is converted then
+#   MLXFAST_DFLASH_PUBLISHED_BASE_URL   where the drafter as published is; default the hub, at the
+#                                       revision that the contract names
+#   MLXFAST_SKIP_WEIGHTS_DOWNLOAD=1     fetch nothing: say what to put where
+#   MLXFAST_REFERENCE_..., MLXFAST_HF_HOME: as for mlxfast fetch (docs/setup.md)
 #   BUILD                      where the programs are built, as for make; default build
 #
-# A folder holds the pinned files, a README.md and the lock of `mlxfast fetch` at most: links, hard
-# links and other files are refused. Nothing is downloaded here: ./setup.sh TRACK does that, and where
-# it puts the target is where this looks when no folder is named.
-# exit codes: 0 ready; 1 something is missing or is not what is pinned; 2 usage
+# A folder that is named is never fetched into. It holds the pinned files, a README.md and the lock of
+# `mlxfast fetch` at most: links, hard links and other files are refused. Interrupted or killed, it is run again as it stands.
+# exit codes: 0 ready; 1 something is missing or is not what is pinned; 2 usage; 130 interrupted
 set -eu
 from=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -99,6 +103,15 @@ fi
 reference=${reference:-${loaded:-$target}}
 weights=${loaded:-$reference}
 converted=$root/out/drafter/$track
+published=$root/out/drafter-published/$track
+if [ -z "$drafter" ] && [ -x "$build/mlxfast" ] && [ -f "$pins/fetch.json" ]; then
+    fetched=$("$build/mlxfast" fetch "$PWD/$pins" --drafter --print-path 2>/dev/null) || fetched=
+    if [ -d "$converted" ]; then
+        drafter=$converted
+    elif [ -d "$fetched" ]; then
+        drafter=$fetched
+    fi
+fi
 
 pinned_bytes() { awk -v name="$2" '$1 !~ /^#/ && $3 == name { print $2 }' "$1"; }
 
@@ -122,6 +135,70 @@ read -r repo revision source_sha converted_at < <(python3 -B -c 'import json, sy
 s = json.load(open(sys.argv[1])).get("assistant", {}).get("source", {})
 print(*(s.get(k, "") for k in ("model_id", "revision", "model_sha256", "converted_at")))' "$pins/contract.json") ||
     refuse "$pins/contract.json cannot be read"
+
+build_programs() {
+    for program in benchd bench-worker mlxfast; do
+        if [ ! -x "$build/$program" ]; then
+            say "building in $build"
+            tools/install-deps build
+            mkdir -p "$build"
+            if ! make -j"$(nproc 2>/dev/null || echo 2)" BUILD="$build" all >"$build/setup-build.log" 2>&1; then
+                tail -n 40 "$build/setup-build.log" >&2
+                refuse "the build failed; $build/setup-build.log has it whole"
+            fi
+            break
+        fi
+    done
+}
+
+fetch() { # what arguments of mlxfast fetch
+    local what=$1 code=0
+    shift
+    "$build/mlxfast" fetch "$root/$pins" "$@" >&2 || code=$?
+    [ $code != 130 ] || exit 130
+    [ $code = 0 ] || refuse "the $what was not fetched (above: why)"
+}
+
+# The drafter as published: its values are fetched, its config.json is that of the track without the record of
+# the conversion. Only the values' SHA-256 is published, so their length is the server's word; the hash decides.
+fetch_published() {
+    local base=${MLXFAST_DFLASH_PUBLISHED_BASE_URL:-https://huggingface.co/$repo/resolve/$revision} bytes
+    bytes=$(python3 -B -c 'import sys, urllib.request
+request = urllib.request.Request(sys.argv[1], method="HEAD", headers={"User-Agent": "mlxfast"})
+print(int(urllib.request.urlopen(request, timeout=60).headers["Content-Length"]))' "$base/model.safetensors" 2>&1) ||
+        refuse "the drafter was not fetched: $base/model.safetensors: $(printf '%s' "$bytes" | tail -n 1)"
+    mkdir -p "$published"
+    printf '%s %s model.safetensors\n' "$source_sha" "$bytes" >"$published.sha256"
+    fetch "drafter as published" --drafter --dir "$published" --manifest "$published.sha256" --base-url "$base" \
+        --fallback none --link none
+    python3 -B -c 'import json, sys
+config = json.load(open(sys.argv[1]))
+config.pop("_mlx_conversion", None)
+json.dump(config, open(sys.argv[2], "w"), indent=2)' "$pins/drafter-config.json" "$published/config.json"
+}
+
+if [ "$mode" = setup ]; then
+    build_programs
+    case ${MLXFAST_SKIP_WEIGHTS_DOWNLOAD:-} in
+    '' | 0)
+        if [ -z "$reference" ] && [ -f "$pins/fetch.json" ]; then
+            say "target: not here yet"
+            fetch target
+            reference=$("$build/mlxfast" fetch "$root/$pins" --print-path)
+            weights=$reference
+        fi
+        if [ -z "$drafter" ] && [ -n "${MLXFAST_DFLASH_ASSISTANT_BASE_URL:-}" ]; then
+            say "drafter: not here yet"
+            fetch drafter --drafter
+            drafter=$("$build/mlxfast" fetch "$root/$pins" --drafter --print-path)
+        elif [ -z "$drafter" ] && [ -n "$source_sha" ] && [ -f "$pins/drafter-config.json" ]; then
+            say "drafter: not here yet"
+            fetch_published
+            drafter=$published
+        fi
+        ;;
+    esac
+fi
 
 # What is not there, with what to put where; all of it at once.
 missing=0
@@ -194,21 +271,6 @@ verify() { # folder manifest [config that may stand in]
     done <"$manifest"
 }
 
-if [ "$mode" = setup ]; then
-    for program in benchd bench-worker mlxfast; do
-        if [ ! -x "$build/$program" ]; then
-            say "building in $build"
-            tools/install-deps build
-            mkdir -p "$build"
-            if ! make -j"$(nproc 2>/dev/null || echo 2)" BUILD="$build" all >"$build/setup-build.log" 2>&1; then
-                tail -n 40 "$build/setup-build.log" >&2
-                refuse "the build failed; $build/setup-build.log has it whole"
-            fi
-            break
-        fi
-    done
-fi
-
 config=
 if [ -f "$pins/config.json" ]; then config=$pins/config.json; fi
 say "target: $reference"
@@ -234,6 +296,7 @@ if needs_conversion; then
             --source-repo "$repo" --source-revision "$revision" --converted-at "$converted_at" \
             --expect-source-sha256 "$source_sha" --expect-sha256 "$pinned" ||
             refuse "not converted: the drafter of this track is made of $repo at $revision"
+        if [ "$drafter" = "$published" ]; then rm -rf "$published" "$published.sha256"; fi
     elif [ ! -d "$converted" ]; then
         refuse "$found, and nothing was converted to $converted yet: run ./setup-dflash.sh --track $track"
     fi

@@ -346,6 +346,13 @@ static const struct option_spec preflight_specs[] = {
     {"--track", OPTION_TEXT, false, "ID",
      "What the command that mends fetches. Default laguna-xs-2.1-dflash-v1.", &flight.track, NULL,
      0, 0},
+    {"--int8-attention", OPTION_SWITCH, false, NULL,
+     "The transform that mends makes attention INT8; so it does too where config.json says that "
+     "it was.",
+     &flight.int8_attention, NULL, 0, 0},
+    {"--contract", OPTION_TEXT, false, "FILE",
+     "What permits that, for the command that mends. Default: the track's contract.json.",
+     &flight.contract, NULL, 0, 0},
     {"--max-bytes", OPTION_TEXT, false, "N",
      "The limit of the weights' bytes; 0, none, unlimited: no limit. Default: "
      "MLXFAST_MAX_WEIGHTS_BYTES, else 26843545600.",

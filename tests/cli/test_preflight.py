@@ -242,3 +242,25 @@ def test_noise_anywhere_is_told_or_harmless(preflight, build, weights, seed):
         assert copied.returncode == 0, copied.stderr
     else:
         assert len(result.stderr.splitlines()) >= 2
+
+
+def test_int8_weights_are_mended_as_they_were_made(build, weights, preflight, tmp_path):
+    """The command repeats --int8-attention and names the contract: where config.json tells, or where asked."""
+    permit = tmp_path / "permit.json"
+    permit.write_text('{"quantization_envelope": {"attention_int8_group32": true}}')
+    shutil.rmtree(weights)
+    made = run([build / "mlxfast", "transform", "--source", NANO, "--out", weights, "--int8-attention", "--contract",
+                permit, "--quiet"])
+    assert made.returncode == 0, made.stderr
+    whole = {p.name: p.read_bytes() for p in weights.iterdir()}
+    (weights / FIRST).unlink()
+    plain = preflight("--source", NANO, "--track", "a-track").stderr.splitlines()[-1]
+    assert plain.endswith(" --int8-attention --contract 'tracks/a-track/contract.json'")
+    mend = preflight("--source", NANO, "--contract", permit).stderr.splitlines()[-1].removeprefix("to mend: ")
+    assert mend.endswith(f" --int8-attention --contract '{permit}'")
+    assert run(["sh", "-c", mend]).returncode == 0
+    assert {p.name: p.read_bytes() for p in weights.iterdir()} == whole
+    (weights / "config.json").write_text("{")  # tells nothing
+    assert "--int8-attention" not in preflight("--source", NANO).stderr
+    asked = preflight("--source", NANO, "--int8-attention", "--contract", permit).stderr.splitlines()[-1]
+    assert asked.endswith(f" --int8-attention --contract '{permit}'")

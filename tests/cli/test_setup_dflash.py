@@ -2,10 +2,12 @@
 what is missing is named with its place."""
 
 import hashlib
+import http.server
 import json
 import os
 import shutil
 import subprocess
+import threading
 
 import pytest
 
@@ -20,7 +22,7 @@ XS = ROOT / "tracks/laguna-xs-2.1-dflash-v1"
 
 def environment(build, **more):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("MLXFAST_")}
-    return {**clean, "BUILD": str(build)} | {k: str(v) for k, v in more.items()}
+    return {**clean, "BUILD": str(build), "MLXFAST_SKIP_WEIGHTS_DOWNLOAD": "1"} | {k: str(v) for k, v in more.items()}
 
 
 @pytest.fixture
@@ -264,3 +266,78 @@ def test_missing_programs_are_built(small, build):
     result = small(BUILD="fresh")
     assert result.returncode == 0 and "building in fresh" in result.stdout
     assert "building" not in small(BUILD="fresh").stdout
+
+
+# ---- from nothing ----
+
+@pytest.fixture
+def served(small):
+    """The small track with everything on a server and nothing here. serve(...) runs the script."""
+    requests = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *a):
+            super().__init__(*a, directory=small.tmp)
+
+        def log_message(self, *a):
+            requests.append(f"{self.command} {self.path}")
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    (small.track / "fetch.json").write_text(json.dumps({
+        "target": {"manifest": "target.sha256", "repo": "owner/small", "revision": "r1", "base_url": f"{url}/target"},
+        "drafter": {"manifest": "drafter.sha256", "repo": "owner/draft", "revision": "r2"}}))
+    shutil.copy(small.tmp / "pinned/config.json", small.track / "drafter-config.json")
+
+    def call(*arguments, **variables):
+        return small(*arguments, **{"MLXFAST_REFERENCE_DIR": None, "MLXFAST_DFLASH_DRAFTER_DIR": None,
+                                    "MLXFAST_HF_HOME": small.tmp / "cache", "MLXFAST_SKIP_WEIGHTS_DOWNLOAD": "",
+                                    "MLXFAST_REFERENCE_RETRIES": 0,
+                                    "MLXFAST_DFLASH_PUBLISHED_BASE_URL": f"{url}/published"} | variables)
+    call.url, call.requests, call.cache = url, requests, small.tmp / "cache/hub"
+    yield call
+    server.shutdown()
+    server.server_close()
+
+
+def test_from_nothing_to_ready(served, small):
+    """Target and published drafter are fetched, the drafter is converted, both are as pinned; once."""
+    out = small.home / "out/drafter/small-v1"
+    refused(served("--verify-only"), "the target is not there", "the drafter is not there")
+    assert served.requests == [] and not (small.home / "out").exists()
+    result = served()
+    assert result.returncode == 0 and "ready: small-v1" in result.stdout, result.stdout + result.stderr
+    assert "converting" in result.stdout
+    for name in ("config.json", "model.safetensors"):
+        assert (out / name).read_bytes() == (small.tmp / "pinned" / name).read_bytes()
+    assert [p.name for p in (small.home / "out").iterdir() if p.name != "drafter"] in ([], ["drafter-published"])
+    assert not (small.home / "out/drafter-published/small-v1").exists()
+    paths = served("--print-paths").stdout
+    assert f"MLXFAST_DFLASH_DRAFTER_DIR={out}\n" in paths
+    assert f"MLXFAST_WEIGHTS_PATH={served.cache}/models--owner--small/snapshots/r1\n" in paths
+    served.requests.clear()
+    for flags in ([], ["--verify-only"]):
+        assert served(*flags).returncode == 0
+    assert served.requests == []
+
+
+def test_a_mirror_of_the_pinned_drafter_needs_no_conversion(served, small):
+    result = served(MLXFAST_DFLASH_ASSISTANT_BASE_URL=f"{served.url}/pinned")
+    assert result.returncode == 0 and "converting" not in result.stdout, result.stdout + result.stderr
+    assert (served.cache / "models--owner--draft/snapshots/r2/model.safetensors").exists()
+    assert served("--verify-only").returncode == 0
+
+
+def test_what_cannot_be_fetched_is_named_and_leaves_nothing(served, small):
+    out = small.home / "out/drafter/small-v1"
+    refused(served(MLXFAST_DFLASH_PUBLISHED_BASE_URL=f"{served.url}/nowhere"), "nowhere/model.safetensors", "404")
+    model = small.tmp / "published/model.safetensors"
+    data = bytearray(model.read_bytes())
+    data[-1] ^= 1
+    model.write_bytes(data)
+    refused(served(), "FETCH-SHA256", "model.safetensors", "the drafter as published was not fetched")
+    assert not out.exists()
+    data[-1] ^= 1
+    model.write_bytes(data)
+    assert served().returncode == 0

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/formats.h"
 #include "engine/checkpoint/inventory.h"
 #include "engine/model/laguna_config.h"
 #include "engine/text/tokenizer.h"
@@ -503,6 +504,31 @@ static bool all_are(const struct preflight_report *r, const char *name)
     return true;
 }
 
+static bool config_has_int8(const json_t *config)
+{
+    const char *key;
+    json_t *module;
+    json_object_foreach(json_object_get(config, "quantization"), key, module)
+    {
+        if (strstr(key, ".self_attn.") &&
+            json_integer_value(json_object_get(module, "bits")) == AFFINE_BITS)
+            return true;
+    }
+    return false;
+}
+
+/* Attention that is INT8 here and not in the source: it was asked for, and is asked for again. */
+static bool was_made_int8(const struct job *j)
+{
+    json_t *source = NULL;
+    if (!j->config || !config_has_int8(j->config) ||
+        !checkpoint_read_config(j->o->source, &source, NULL))
+        return false;
+    const bool made = !config_has_int8(source);
+    json_decref(source);
+    return made;
+}
+
 /* One command: a longer limit where nothing else is wrong; the transform again from a sound source;
  * else what is wrong came from afar and is fetched again. */
 static void name_mend(struct job *j)
@@ -525,6 +551,12 @@ static void name_mend(struct job *j)
         quote(&text, j->o->source);
         buffer_text(&text, " --out ");
         quote(&text, j->folder);
+        if (j->o->int8_attention || was_made_int8(j)) {
+            buffer_text(&text, " --int8-attention --contract ");
+            quote(&text, j->o->contract
+                             ? j->o->contract
+                             : arena_printf(j->arena, "tracks/%s/contract.json", j->o->track));
+        }
     } else {
         buffer_printf(&text, "%s fetch %s", j->o->program, j->o->track);
     }
@@ -554,11 +586,12 @@ bool preflight(const struct preflight_options *o, struct preflight_report *out, 
     }
     for (size_t i = 0; i < j.shard_count; i++)
         file_unmap(&j.shards[i].map);
-    json_decref(j.config);
-    if (interrupt_requested())
-        return error_set(err, "INTERRUPTED", "stopped by a signal");
-    if (out->count && o->program)
+    const bool stopped = interrupt_requested();
+    if (!stopped && out->count && o->program)
         name_mend(&j);
+    json_decref(j.config);
+    if (stopped)
+        return error_set(err, "INTERRUPTED", "stopped by a signal");
     out->seconds = clock_seconds(started);
     return true;
 }

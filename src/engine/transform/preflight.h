@@ -16,6 +16,8 @@ struct preflight_options {
     const char *weights;
     const char *source;    /* what the weights are made from, or NULL: names a mend */
     const char *track;     /* what to fetch, for the mend */
+    const char *contract;  /* what permits INT8, for the mend; NULL: the track's */
+    bool int8_attention;   /* the mend makes it; false: where config.json says so */
     const char *program;   /* how this program was called, for the mend; NULL: none is named */
     const char *max_bytes; /* as weights_cap_read */
     bool no_tokenizer;     /* need not be there: a made-up checkpoint has none */
