@@ -661,6 +661,30 @@ def test_bad_manifests(fetcher, server, text, words):
     assert not fetcher.folder.exists() and not server.seen
 
 
+def test_pins_that_are_not_published(fetcher, server, run, build):
+    """A list with "-" for a SHA-256 fetches nothing, and says what to do; so does the real track that has none."""
+    text = "".join(f"{sha(d)} {len(d)} {p}\n" for p, d in FILES.items())
+    first, second = (line.split() for line in text.splitlines()[:2])
+    target = fetcher.track / "target.sha256"
+    target.write_text(text.replace(f"{first[0]} {first[1]} ", "- - ").replace(f"{second[0]} ", "- "))
+    refused(fetcher(server), "PINS-MISSING", target, f"each of {len(text.splitlines())} files, 2 have none",
+            first[2], "docs/setup.md", "--manifest")
+    target.write_text(text.replace(f" {first[1]} ", " - "))
+    refused(fetcher(server), "MANIFEST-INVALID", "number of bytes")
+    assert not fetcher.folder.exists() and not server.seen
+    real = ROOT / "tracks/deepseek-v4-flash"
+    result = run([build / "mlxfast", "fetch", real, "--dir", fetcher.folder])
+    assert result.returncode == 1 and "each of 40 files, 40 have none" in result.stderr, result.stderr
+    page = (ROOT / "docs/setup.md").read_text().split("### Pins", 1)[1]
+    command = "\n".join(line[4:] for line in page.split("\n\n")[2].splitlines())
+    for name, data in FILES.items():
+        path = fetcher.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    made = run(["bash", "-c", command.replace("FOLDER", str(fetcher.folder)).replace("target.sha256", "/dev/stdout")])
+    assert sorted(made.stdout.splitlines()) == sorted(text.splitlines()), made.stderr
+
+
 def test_bad_input(fetcher, server, tmp_path):
     for flags, variables, word in [
             ([], {"MLXFAST_REFERENCE_DOWNLOAD_JOBS": "many"}, "MLXFAST_REFERENCE_DOWNLOAD_JOBS"),

@@ -1,8 +1,10 @@
 """mlxfast transform beyond INT8: which tensors and files, how they are written, the limit of bytes, a source that
 changes, kill -9; mlxfast verify-transform."""
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import struct
@@ -261,6 +263,31 @@ def test_killed_in_the_middle_and_run_again(build, big, tmp_path):
     for path in big.glob("*.safetensors"):
         assert run(["cmp", path, tmp_path / "out" / path.name]).returncode == 0
     assert peak < 200 << 10, "KiB, of 0.9 GB"
+
+
+def test_killed_at_twenty_random_moments(build, tmp_path):
+    """After each there is no result or the whole one; the run after it removes what is left and ends right."""
+    out = tmp_path / "out"
+    command = [build / "mlxfast", "transform", "--source", NANO, "--out", out, "--quiet"]
+    started = time.monotonic()
+    assert run(command).returncode == 0
+    takes, whole = time.monotonic() - started, {p.name: p.read_bytes() for p in out.iterdir()}
+    chance, cut = random.Random(7), 0
+    for _ in range(20):
+        shutil.rmtree(out, ignore_errors=True)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=chance.uniform(0, takes))
+        process.kill()
+        process.wait(timeout=60)
+        cut += process.returncode != 0
+        if out.exists():
+            assert {p.name: p.read_bytes() for p in out.iterdir()} == whole
+        else:
+            assert run(command).returncode == 0
+        assert [p.name for p in tmp_path.iterdir()] == ["out"]
+        assert {p.name: p.read_bytes() for p in out.iterdir()} == whole
+    assert cut > 0
 
 
 def test_two_at_once_do_not_take_each_other_away(build, big, tmp_path):

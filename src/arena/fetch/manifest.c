@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char UNKNOWN[] = "-";
+
 static const uint64_t FILE_BYTES_MOST = UINT64_C(1) << 50;
 
 static bool invalid(struct error *err, const char *source, size_t line, const char *value,
@@ -49,15 +51,19 @@ static bool parse_line(struct arena *a, char *line, struct fetch_file *f, const 
         return false;
     *bytes++ = *path++ = '\0';
     *why = "the SHA-256 is not 64 lower-case hexadecimal digits";
-    if (!text_is_lower_hex(line, SHA256_HEX - 1))
+    const bool pinned = strcmp(line, UNKNOWN) != 0;
+    if (pinned && !text_is_lower_hex(line, SHA256_HEX - 1))
         return false;
     *why = "the length is not a number of bytes";
-    if ((bytes[0] == '0' && bytes[1]) || !number_uint64(bytes, FILE_BYTES_MOST, &f->bytes))
+    if (strcmp(bytes, UNKNOWN) == 0) {
+        if (pinned)
+            return false; /* who has the SHA-256 has the file */
+    } else if ((bytes[0] == '0' && bytes[1]) || !number_uint64(bytes, FILE_BYTES_MOST, &f->bytes))
         return false;
     *why = path_fault(path);
     if (*why)
         return false;
-    text_copy(f->sha256, sizeof f->sha256, line);
+    text_copy(f->sha256, sizeof f->sha256, pinned ? line : "");
     f->path = arena_strdup(a, path);
     return true;
 }
@@ -88,6 +94,24 @@ static bool check_distinct(struct arena *a, const struct fetch_manifest *m, stru
                            sorted[i][n] ? "a file's path lies in another file" : "listed twice");
     }
     return true;
+}
+
+/* A list whose pins nobody has published yet fetches nothing: it could prove nothing. */
+static bool check_pinned(const struct fetch_manifest *m, struct error *err)
+{
+    size_t missing = 0;
+    const char *first = NULL;
+    for (size_t i = 0; i < m->count; i++)
+        if (!m->files[i].sha256[0] && missing++ == 0)
+            first = m->files[i].path;
+    if (missing == 0)
+        return true;
+    error_set(err, "PINS-MISSING",
+              "expected a SHA-256 for each of %zu files, %zu have none (the first: %s): they are "
+              "not published. Who has the files makes the list: docs/setup.md, \"Pins\"; then "
+              "--manifest",
+              m->count, missing, first);
+    return error_at(err, m->source, NULL, NULL);
 }
 
 bool fetch_manifest_parse(struct arena *a, const char *source, const char *text, size_t length,
@@ -123,7 +147,7 @@ bool fetch_manifest_parse(struct arena *a, const char *source, const char *text,
     out->files = files;
     if (out->count == 0)
         return invalid(err, source, 0, NULL, "lists no file");
-    return check_distinct(a, out, err);
+    return check_distinct(a, out, err) && check_pinned(out, err);
 }
 
 bool fetch_manifest_read(struct arena *a, const char *path, struct fetch_manifest *out,

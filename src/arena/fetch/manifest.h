@@ -32,7 +32,8 @@ struct fetch_manifest {
     char sha256[SHA256_HEX]; /* of the manifest's own text */
 };
 
-/* Error MANIFEST-INVALID with source, "line N" and the text at fault. */
+/* Errors: MANIFEST-INVALID with source, "line N" and the text at fault; PINS-MISSING where a line
+ * has "-" for what is not published. */
 bool fetch_manifest_parse(struct arena *a, const char *source, const char *text, size_t length,
                           struct fetch_manifest *out, struct error *err);
 bool fetch_manifest_read(struct arena *a, const char *path, struct fetch_manifest *out,
