@@ -87,7 +87,7 @@ def test_the_verdict_of_a_ranked_run(report, tmp_path):
 
 
 @pytest.mark.parametrize("interval, null, said", [
-    ([1.001, 1.03], True, "Faster by 2.00%"), ([0.99, 1.05], True, "No difference is claimed"),
+    ([1.004, 1.03], True, "Faster by 2.00%"), ([0.99, 1.05], True, "No difference is claimed"),
     ([0.97, 0.99], True, "Slower by 2.00%"),
     ([1.001, 1.03], False, "Nothing can be claimed, since the control differs from itself"),
     (None, True, "No interval, so nothing is claimed")])
