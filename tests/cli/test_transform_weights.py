@@ -265,6 +265,49 @@ def test_killed_in_the_middle_and_run_again(build, big, tmp_path):
     assert peak < 200 << 10, "KiB, of 0.9 GB"
 
 
+@pytest.fixture
+def sharing(tmp_path):
+    """A folder on a file system that shares blocks: XFS in a file."""
+    image, folder = tmp_path / "image", tmp_path / "xfs"
+    folder.mkdir()
+    with open(image, "wb") as f:
+        f.truncate(400 << 20)
+    if not shutil.which("mkfs.xfs", path="/usr/sbin:/sbin:/usr/bin"):
+        pytest.skip("mkfs.xfs is not installed")
+    made = run(["mkfs.xfs", "-q", "-m", "reflink=1", image], env={"PATH": "/usr/sbin:/sbin:/usr/bin:/bin"})
+    if made.returncode or run(["mount", "-o", "loop", image, folder]).returncode:
+        pytest.skip("a file system cannot be mounted here")
+    yield folder
+    run(["umount", folder])
+
+
+def test_blocks_are_shared_where_the_file_system_can(build, sharing):
+    """Whole shards take no room, the result and its proof are the same, and either may change without the other."""
+    source, out = sharing / "source", sharing / "out"
+    shutil.copytree(NANO, source)
+
+    def free():
+        os.sync()
+        return os.statvfs(sharing).f_bavail * os.statvfs(sharing).f_frsize
+    before = free()
+    filler = sharing / "filler"  # the room for a copy is not there
+    with open(filler, "wb") as f:
+        os.posix_fallocate(f.fileno(), 0, before - (9 << 20))
+    full = free()
+    result = run([build / "mlxfast", "transform", "--source", source, "--out", out, "--json"])
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["shards_cloned"] == 2
+    assert full - free() < 1 << 20
+    proof = run([build / "mlxfast", "verify-transform", "--source", source, "--weights", out, "--quiet"])
+    assert proof.returncode == 0 and json.loads(proof.stdout)["deterministic"] is True, proof.stderr
+    for name in (FIRST, SECOND):
+        assert (out / name).read_bytes() == (NANO / name).read_bytes()
+    with open(source / FIRST, "r+b") as f:
+        f.seek(-1, os.SEEK_END)
+        f.write(b"\xff" if (NANO / FIRST).read_bytes()[-1] != 0xff else b"\0")
+    assert (out / FIRST).read_bytes() == (NANO / FIRST).read_bytes()
+
+
 def test_killed_at_twenty_random_moments(build, tmp_path):
     """After each there is no result or the whole one; the run after it removes what is left and ends right."""
     out = tmp_path / "out"
