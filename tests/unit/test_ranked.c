@@ -372,7 +372,8 @@ static void busy_machine(void **state)
     assert_true(fabs(runs.estimate.ratio * 1.5 - 1) < 1e-12 && err.name[0] == '\0');
     for (int i = 0; i < 6; i++)
         assert_int_equal(runs.pairs[i].number, i + 1);
-    s = (struct script){.slower = 1, .fail_at = -1, .busy = "XXX"}; /* one, and one for each eight pairs */
+    s = (struct script){
+        .slower = 1, .fail_at = -1, .busy = "XXX"}; /* one, and one for each eight pairs */
     assert_false(ranked_pairs_run(&c, &rule, digests, 1, scripted, &s, &a, &runs, &err));
     assert_string_equal(err.name, "TELEMETRY-CONTENDED");
     assert_int_equal(runs.set_aside, 2);
