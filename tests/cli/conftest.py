@@ -2,7 +2,10 @@
 
 import os
 import pathlib
+import re
+import signal
 import subprocess
+import threading
 
 import pytest
 
@@ -11,6 +14,17 @@ BUILD = pathlib.Path(os.environ.get("BUILD", ROOT / "build")).resolve()
 # Set where programs run with sanitizers: the longest tests take fewer or shorter runs then.
 QUICK = "MLXFAST_TEST_QUICK" in os.environ
 SHARED = pathlib.Path(os.environ.get("MLXFAST_SHARED", ROOT.parent / "shared")).resolve()
+
+
+# A job of a shell without job control inherits SIGINT ignored, and programs of a test would too: Ctrl-C is tested.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def said(errors):
+    """Standard error without the line on how weights are held, which bench-worker shows when reading them takes longer
+    than a moment: on a busy machine it may (docs/memory.md)."""
+    return re.sub(r"^bench-worker: memory profile .*\n", "", errors, flags=re.M)
 
 
 @pytest.fixture(scope="session")
