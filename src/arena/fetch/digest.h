@@ -19,7 +19,7 @@ struct digest;
 struct digest *digest_begin(int fd, const char *path, bool written, void (*done)(void *),
                             void *argument);
 void digest_advance(struct digest *d, uint64_t length); /* the file now holds so many bytes */
-void digest_restart(struct digest *d);                  /* it was cut to nothing */
+void digest_restart(struct digest *d);                  /* it is about to be cut */
 /* No more will come. sync: bring the file to the disk before the result. */
 void digest_close(struct digest *d, bool sync);
 uint64_t digest_hashed(struct digest *d); /* bytes so far */

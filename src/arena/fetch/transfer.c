@@ -86,10 +86,8 @@ static const char *base_shown(const struct task *t)
 static bool start_over(struct task *t)
 {
     t->etag[0] = '\0';
-    if (!fetch_part_cut(&t->part, 0, &t->local))
-        return local_failure(t);
-    digest_restart(t->digest);
-    return true;
+    digest_restart(t->digest); /* first: it must not see the file end before its time */
+    return fetch_part_cut(&t->part, 0, &t->local) || local_failure(t);
 }
 
 /* ---- what libcurl calls ---- */
@@ -111,9 +109,9 @@ static bool judge(struct task *t)
     if (t->verdict != FETCH_TAKE)
         return true;
     if (offset < t->part.length) {
+        digest_restart(t->digest);
         if (!fetch_part_cut(&t->part, offset, &t->local))
             return local_failure(t);
-        digest_restart(t->digest);
         digest_advance(t->digest, offset);
     }
     if (t->response.etag[0] && offset == 0) {
