@@ -314,7 +314,7 @@ def test_gates_of_a_calibration_are_a_ranked_run_s(box):
     box.write_contract(track_id="mock-0-mlx-v1", calibration_cv_max=0.1,
                        quiet={"load_max": 1000, "gpu_use_max": 1, "celsius_max": 20,
                               "temperature_required": True, "wait_seconds": 0,
-                              "clock_floor_mhz": 0, "others_cpu_max": 1000})
+                              "clock_floor_mhz": 0, "others_cpu_max": 1000, "window_seconds": 0.2})
     line = [str(BUILD / "benchd"), "calibrate-baseline", "--baseline-workspace", str(box.tree),
             "--engine", "bin/engine", "--golden", str(box.golden), "--contract", str(box.contract),
             "--out", str(box.out), "--box", "b", "--reference-commit", COMMIT,
