@@ -1,23 +1,27 @@
 """Builds and runs every test, one stage after the other, and counts. Used by ./check.
 
-Each stage prints one line; the output of a stage that fails is shown whole. Logs stay under
+The tests of the programs wait more than they compute: what later stages need is built beside them, at
+the lowest priority and on half of the processors. Each stage prints one line; the output of a stage that fails is shown whole. Logs stay under
 build/check/. The last line is `N passed, N failed, N skipped`; exit 0 only when nothing failed and
 something passed."""
 
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "check"
 JOBS = str(os.cpu_count() or 2)
-LONGEST = ["test_speculate", "test_session_blocks", "test_kernels", "test_laguna"]
+LONGEST = ["test_blocks", "test_speculate", "test_stats_simulation", "test_laguna", "test_evidence", "test_session_blocks",
+           "test_kernels"]
 passed = failed = skipped = 0
 
 
@@ -54,11 +58,35 @@ def stage(name, ok, counts, seconds, text):
         say(text[-12000:])
 
 
-def build(name, arguments, env=None):
+def build(name, arguments):
     """A build is a stage of its own; False stops the stages that need it."""
-    code, text, seconds = run(name, ["make", "-j", JOBS, *arguments], env)
+    code, text, seconds = run(name, ["make", "-j", JOBS, *arguments])
+    return built(name, code, text, seconds)
+
+
+def built(name, code, text, seconds):
     stage(name, code == 0, (1 if code == 0 else 0, 0, 0), seconds, text)
     return code == 0
+
+
+def build_beside(cancelled):
+    """The builds of the later stages, {name: run()'s answer}; an end of the whole stops after the build
+    that is being made."""
+    half = str(max(1, int(JOBS) // 2))
+    answers = {}
+
+    def make(name, *arguments):
+        if not cancelled.is_set():
+            answers[name] = run(name, ["nice", "-n", "19", "make", "-j", half, *arguments])
+
+    make("build-sanitizers", "SAN=1", "all", "tests", "engines")
+    if shutil.which("clang"):
+        make("build-fuzz", "fuzz")
+    if emulator() and shutil.which("aarch64-linux-gnu-gcc"):
+        answers["sysroot"] = run("sysroot", ["tools/fetch-sysroot-aarch64"])
+        if answers["sysroot"][0] == 0:
+            make("build-aarch64", "ARCH=aarch64", "all", "tests")
+    return answers
 
 
 def cmocka(name, folder, prefix=(), env=None, only=None):
@@ -106,11 +134,11 @@ def pytest(name, arguments, env=None):
             say("     " + line)
 
 
-def fuzz_replay():
+def fuzz_replay(builds):
     """Each fuzz target runs its kept corpus once: yesterday's findings stay fixed."""
-    if not shutil.which("clang"):
+    if "build-fuzz" not in builds:
         return say("skip fuzz targets: clang is not installed")
-    if not build("build-fuzz", ["fuzz"]):
+    if not built("build-fuzz", *builds["build-fuzz"]):
         return
     for target in sorted((ROOT / "build" / "fuzz").glob("fuzz_*")):
         if target.suffix or not target.is_file():
@@ -125,20 +153,23 @@ def fuzz_replay():
               text)
 
 
-def aarch64():
+def emulator():
+    return shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+
+
+def aarch64(builds):
     """The NEON kernels and the arm64 programs, under an emulator."""
-    emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
-    if not emulator or not shutil.which("aarch64-linux-gnu-gcc"):
+    if "sysroot" not in builds:
         return say("skip aarch64: qemu-user or the cross compiler is not installed")
-    code, text, seconds = run("sysroot", ["tools/fetch-sysroot-aarch64"])
+    code, text, seconds = builds["sysroot"]
     if code == 3:
         return say("skip aarch64: " + text.strip().splitlines()[-1])
     if code != 0:
         return stage("sysroot", False, (0, 1, 0), seconds, text)
-    if not build("build-aarch64", ["ARCH=aarch64", "all", "tests"]):
+    if not built("build-aarch64", *builds["build-aarch64"]):
         return
     libraries = ROOT / "build" / "sysroot-aarch64" / "usr" / "lib" / "aarch64-linux-gnu"
-    prefix = [emulator, "-L", "/usr/aarch64-linux-gnu", "-E",
+    prefix = [emulator(), "-L", "/usr/aarch64-linux-gnu", "-E",
               f"LD_LIBRARY_PATH={libraries}:/usr/aarch64-linux-gnu/lib"]
     cmocka("unit-aarch64", ROOT / "build" / "aarch64", prefix,
            {"MLXFAST_TEST_QUICK": "1"},
@@ -147,7 +178,7 @@ def aarch64():
                  "test_speculate": "*_lossless"})  # the others take laguna-nano: minutes each
     pytest("neon-bits", ["tests/cli/test_nano_logits.py", "-k", "aarch64"],
            {"MLXFAST_AARCH64_WORKER": str(ROOT / "build" / "aarch64" / "bench-worker"),
-            "MLXFAST_AARCH64_EMULATOR": emulator})
+            "MLXFAST_AARCH64_EMULATOR": emulator()})
 
 
 def main():
@@ -161,7 +192,8 @@ def main():
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nor what nohup has ignored
     LOGS.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    if build("build", ["all", "tests", "engines", "tools"]):
+    ok = build("build", ["all", "tests", "engines", "tools"])
+    if ok:
         code, text, seconds = run("format", ["make", "format-check"])
         version = subprocess.run(["clang-format", "--version"], capture_output=True, text=True).stdout
         if " 14." in version:
@@ -169,15 +201,25 @@ def main():
         else:
             say(f"skip format: the style is that of clang-format 14, here is {version.strip()}")
         cmocka("unit", ROOT / "build")
-        pytest("programs", ["tests/cli", "tests/web"])
+    cancelled = threading.Event()
+    with ThreadPoolExecutor(1) as beside:
+        try:
+            later = None if fast else beside.submit(build_beside, cancelled)
+            if ok:
+                pytest("programs", ["tests/cli", "tests/web"])
+            builds = later.result() if later else {}
+        except BaseException:
+            cancelled.set()
+            raise
     if not fast:
-        if build("build-sanitizers", ["SAN=1", "all", "tests", "engines"]):
+        if built("build-sanitizers", *builds["build-sanitizers"]):
             cmocka("unit-sanitizers", ROOT / "build" / "san", env={"MLXFAST_TEST_QUICK": "1"})
             pytest("programs-sanitizers", ["tests/cli", "-k", "malformed or refus or worker"],
                    {"BUILD": str(ROOT / "build" / "san"), "MLXFAST_TEST_QUICK": "1"})
-        fuzz_replay()
-        aarch64()
-    say(f"total {time.monotonic() - started:.0f} s")
+        fuzz_replay(builds)
+        aarch64(builds)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    say(f"total {time.monotonic() - started:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processor")
     say(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
     return 0 if failed == 0 and passed > 0 else 1
 
