@@ -3,6 +3,8 @@
 #include "base/arena.h"
 #include "base/buffer.h"
 #include "base/file.h"
+#include "base/json.h"
+#include "base/sha256.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -103,6 +105,29 @@ bool commit_find_of(const char *folder, char out[COMMIT_HEX])
     return find_around(folder, 1, out);
 }
 
+/* A program of a release has its manifest beside it (docs/dist.md), which holds its digest. */
+static bool find_in_manifest(const char *program, char out[COMMIT_HEX])
+{
+    struct arena a = {0};
+    struct error ignored = {0};
+    const char *folder = arena_strdup(&a, program), *sha256, *commit;
+    char *slash = strrchr(folder, '/');
+    bool found = false;
+    *slash = '\0';
+    json_t *o = json_read_file(path_join(&a, folder, "benchd.manifest.json"), 1 << 16, 8, &ignored);
+    uint8_t digest[SHA256_BYTES];
+    char hex[SHA256_HEX];
+    if (json_unpack(o, "{s:s, s:s}", "sha256", &sha256, "source_commit", &commit) == 0 &&
+        sha256_file(program, digest, NULL, &ignored)) {
+        text_hex(hex, digest, sizeof digest);
+        found = strcmp(hex, sha256) == 0 && text_is_lower_hex(commit, 40) &&
+                strspn(commit, "0") < 40 && text_copy(out, COMMIT_HEX, commit);
+    }
+    json_decref(o);
+    arena_free(&a);
+    return found;
+}
+
 bool commit_find_own(char out[COMMIT_HEX])
 {
     enum { LEVELS = 6 }; /* build/san/aarch64/benchd */
@@ -112,6 +137,8 @@ bool commit_find_own(char out[COMMIT_HEX])
     if (n <= 0 || (size_t)n >= sizeof place)
         return false;
     place[n] = '\0';
+    if (find_in_manifest(place, out))
+        return true;
     for (int level = 0; level < LEVELS; level++) {
         char *slash = strrchr(place, '/');
         if (slash == NULL || slash == place)

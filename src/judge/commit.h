@@ -10,8 +10,9 @@ enum { COMMIT_HEX = 41 };
 bool commit_find(char out[COMMIT_HEX]);
 /* The HEAD of the work tree whose root the folder is; false (and ""): it is none. */
 bool commit_find_of(const char *folder, char out[COMMIT_HEX]);
-/* The HEAD of the work tree around this program's own file, which it was built from if it was built
- * in its place; false (and ""): there is none. */
+/* What this program was built from: the source_commit of the benchd.manifest.json beside it, where
+ * that has its digest; else the HEAD of the work tree around it, if it was built in its place.
+ * False (and ""): there is neither. */
 bool commit_find_own(char out[COMMIT_HEX]);
 
 #endif

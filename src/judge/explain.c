@@ -428,9 +428,10 @@ static void explain_denominator(const struct page *p, const struct contract *c)
                   "With the serial control leg of the organisers' tree, measured on the same box "
                   "in the same job beside the candidate's. Its tokens must be exact: "
                   "`SERIAL-CONTROL-LEG-FAILED`.");
-        explain_control_band(p, c);
-        if (!c->has_block_decode)
+        if (!c->has_block_decode) { /* what holds of blocks stands under their heading */
+            explain_control_band(p, c);
             explain_seed_window(p, c);
+        }
         contract_require_capture(c, &err);
         page_item(p,
                   "Nothing stored may stand in for it: `STORED-BASELINE-OVERRIDE-REFUSED`, `%s`.",
@@ -484,10 +485,35 @@ static void explain_pairs(const struct page *p, const struct contract *c)
                      "are that pair's.");
 }
 
+/* A ranked run of blocks (dflash-track.md section 2). */
+static void explain_block_score(const struct page *p, const struct contract *c)
+{
+    struct error err = {0};
+    const int64_t pairs = c->block_decode.target_pairs;
+    page_item(p, "The score is the control legs' mean seconds per token over the candidate legs', "
+                 "divided by the prompt's `noop_decode_speedup`: 1 is as fast as the unmodified "
+                 "engine with blocks.");
+    page_item(p,
+              "A ranked run measures %" PRId64 " pair%s of a serial control leg and a candidate "
+              "leg, in alternating order, on one prompt that is drawn from the pool. A pair that "
+              "does not count is measured again once for each class of reason.",
+              pairs, pairs == 1 ? "" : "s");
+    explain_statistics(p, c);
+    if (contract_require_decode_floor(c, &err))
+        page_item(p, "A score below %.10g fails the run: `performance floor failed`.",
+                  c->decode_speedup_floor);
+    else
+        page_item(p, "`%s` is not declared: scored runs are refused, `%s`.", err.field, err.name);
+}
+
 static void explain_score(const struct page *p, const struct contract *c)
 {
     struct error err = {0};
     page_heading(p, 2, "The score");
+    if (c->has_block_decode) {
+        explain_block_score(p, c);
+        return;
+    }
     page_item(p, "A gain is the reference's seconds per token over the candidate's.");
     if (contract_require_weights(c, &err)) {
         const double sum = c->score_prefill_weight + c->score_decode_weight;
@@ -535,15 +561,15 @@ static void explain_refusals(const struct page *p, const struct contract *c)
     static const struct {
         const char *group, *asked_by;
         bool (*require)(const struct contract *c, struct error *err);
-        enum { ASKED_ALWAYS, ASKED_LIVE, ASKED_STORED, ASKED_BLOCKS } asked;
+        enum { ASKED_ALWAYS, ASKED_LIVE, ASKED_STORED, ASKED_BLOCKS, ASKED_WITHOUT_BLOCKS } asked;
     } rows[] = {
         {"Window shape", "every run", contract_require_window, ASKED_ALWAYS},
         {"Model shape", "every run", contract_require_model, ASKED_ALWAYS},
         {"Control leg or stored pair", "every timed run", contract_require_control_leg_rule,
          ASKED_ALWAYS},
         {"Official scoring", "ranked runs", contract_require_official_scoring, ASKED_ALWAYS},
-        {"Scoring weights", "scored runs", contract_require_weights, ASKED_ALWAYS},
-        {"Speedup floors", "scored runs", contract_require_floors, ASKED_ALWAYS},
+        {"Scoring weights", "scored runs", contract_require_weights, ASKED_WITHOUT_BLOCKS},
+        {"Speedup floors", "scored runs", contract_require_floors, ASKED_WITHOUT_BLOCKS},
         {"Pairs", "ranked runs with a control leg", require_pairs, ASKED_LIVE},
         {"Batch size", "ranked runs", require_batch, ASKED_ALWAYS},
         {"Stored pair", "runs against a stored pair", contract_require_official_baseline,
@@ -557,6 +583,7 @@ static void explain_refusals(const struct page *p, const struct contract *c)
          ASKED_ALWAYS},
         {"Block decoding", "`dflash-probe`, `dflash-benchmark`, `dflash-score`",
          contract_require_block_decode, ASKED_BLOCKS},
+        {"Decode floor", "ranked runs of blocks", contract_require_decode_floor, ASKED_BLOCKS},
         {"Token fidelity", "`dflash-benchmark`", contract_require_fidelity, ASKED_BLOCKS},
     };
     page_heading(p, 2, "What is refused");
@@ -564,7 +591,8 @@ static void explain_refusals(const struct page *p, const struct contract *c)
         struct error err = {0};
         const bool live = c->scores_against_live_control_leg;
         if (rows[i].asked == (live ? ASKED_STORED : ASKED_LIVE) ||
-            (rows[i].asked == ASKED_BLOCKS && !decodes_blocks(c)))
+            (rows[i].asked == ASKED_BLOCKS && !decodes_blocks(c)) ||
+            (rows[i].asked == ASKED_WITHOUT_BLOCKS && c->has_block_decode))
             continue;
         if (rows[i].require(c, &err))
             page_item(p, "%s (%s): granted.", rows[i].group, rows[i].asked_by);

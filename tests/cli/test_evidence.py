@@ -334,6 +334,27 @@ def test_killed_signings_leave_a_usable_log(run):
     assert run.verify("--public-key", "key.pub", "--log", "log").returncode == 0
 
 
+def test_a_released_benchd_knows_its_commit(run):
+    """From the manifest beside it, where that is of this program; else from the work tree around it, here none."""
+    folder = run.folder / "release"
+    folder.mkdir()
+    program = shutil.copy2(BUILD / "benchd", folder / "benchd")
+    digest = hashlib.sha256((folder / "benchd").read_bytes()).hexdigest()
+
+    def commit():
+        result = subprocess.run([program, "sign", *run.files, "--key", run.key, "--log", run.log], cwd=run.folder,
+                                capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        return json.loads(run.statement.read_text())["source_commit"]
+
+    for sha256, said, known in [(digest, "c" * 40, "c" * 40), ("0" * 64, "c" * 40, None), (digest, "0" * 40, None),
+                                (digest, "main", None)]:
+        (folder / "benchd.manifest.json").write_text(json.dumps({"sha256": sha256, "source_commit": said}))
+        assert commit() == known
+    (folder / "benchd.manifest.json").write_text("no JSON")
+    assert commit() is None
+
+
 def test_usage(run):
     assert benchd("log").returncode == 2
     assert benchd("log", "grow").returncode == 2
