@@ -219,6 +219,9 @@ bool block_run(struct client *c, const struct block_run_plan *plan, struct arena
     struct progress p = {.quiet = plan->quiet};
     if (!client_call(c, &warm, 0, NULL, NULL, err) || !watch_before(plan->watch, err))
         return false;
+    for (int64_t i = 0; plan->watch != NULL && i < plan->rewarm_runs; i++)
+        if (!client_call(c, &warm, 0, NULL, NULL, err))
+            return false;
     progress_begin(&p, plan->block_size > 1 ? "blocks" : "serial", "tokens",
                    (uint64_t)plan->tokens);
     bool ok = timed(&l, err) && watch_after(plan->watch, err);

@@ -224,9 +224,14 @@ static bool read_paired_run(const struct contract_reader *r)
     return true;
 }
 
-static bool read_seed_window(const struct contract_reader *r)
+enum { REWARM_MOST = 1000 };
+
+static bool read_around_the_clock(const struct contract_reader *r)
 {
     struct contract *c = r->c;
+    if (contract_has(r, "rewarm_runs") &&
+        !contract_get_count(r, "rewarm_runs", 0, REWARM_MOST, &c->rewarm_runs))
+        return false;
     c->has_seed_window_tolerance = contract_has(r, "seed_window_tolerance");
     return !c->has_seed_window_tolerance ||
            contract_get_real(r, "seed_window_tolerance", CONTRACT_REAL_NOT_NEGATIVE,
@@ -477,7 +482,7 @@ bool contract_parse(const char *path, const char *data, size_t length, const cha
     const struct contract_reader r = {c, {c->json, c->path, ""}, err};
     bool ok = json_is_object(c->json) || contract_refuse(&r, "(root)", NULL, "must be an object");
     ok = ok && check_keys(&r) && read_identity(&r, track_env) && read_paired_run(&r) &&
-         read_seed_window(&r) && read_mismatch_gap(&r) && read_semantic_min_pass(&r) &&
+         read_around_the_clock(&r) && read_mismatch_gap(&r) && read_semantic_min_pass(&r) &&
          read_floors(&r) && read_regime(&r) && read_bands(&r) && read_official_baseline(&r) &&
          read_weights(&r) && read_window(&r) && read_model(&r) && read_target(&r) &&
          read_hidden_golden(&r) && read_yarn_magnitude(&r) && contract_read_block_decode(&r) &&

@@ -20,6 +20,7 @@ static const char *const read_keys[] = {
     "timed_token_tolerance_per_thousand",
     "timed_token_near_tie_relative_gap",
     "seed_window_tolerance",
+    "rewarm_runs",
     "mismatch_logit_gap",
     "semantic_min_pass",
     "decode_speedup_floor",

@@ -1,5 +1,7 @@
 #include "judge/explain_quiet.h"
 
+#include <inttypes.h>
+
 void explain_quiet(const struct page *p, const struct contract *c)
 {
     const struct quiet_rules *q = &c->quiet;
@@ -23,6 +25,12 @@ void explain_quiet(const struct page *p, const struct contract *c)
         "processor, for %.6g of the phase or more, does not wait for theirs: "
         "`TELEMETRY-CONTENDED`. Of phases below 0.2 s three or a quarter are let through.",
         q->run_delay_max);
+    if (c->rewarm_runs > 0)
+        page_item(p,
+                  "Between the gates and the clock the engine is warmed by %" PRId64
+                  " run%s of other tokens than the phase's, not judged; before a decode whose seed "
+                  "it knows already, by none.",
+                  c->rewarm_runs, c->rewarm_runs == 1 ? "" : "s");
     if (q->clock_floor_mhz > 0)
         page_item(p,
                   "A clock below %.6g MHz in two loaded samples running (use from %.6g on), or a "

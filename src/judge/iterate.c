@@ -414,6 +414,7 @@ enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err
         plan.yarn_magnitude = c->yarn_magnitude;
         plan.spec = r.spec.present ? &r.spec : NULL;
         /* A first pass pays for cold pages; local modes always make one. */
+        plan.rewarm_runs = c->rewarm_runs;
         plan.warmup_runs =
             c->official_prefill_warmup_runs > 0 ? c->official_prefill_warmup_runs : 1;
         result = run_and_seal(&r, &plan, err);

@@ -98,6 +98,7 @@ static bool drive(struct client *c, const struct leg_plan *p, double ceiling, st
 {
     const struct measure_plan plan = {.oracle = p->oracle,
                                       .warmup_runs = p->warmup_runs,
+                                      .rewarm_runs = p->rewarm_runs,
                                       .spec = p->spec,
                                       .run_ceiling_seconds = ceiling,
                                       .tolerant = p->tolerant,

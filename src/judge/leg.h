@@ -29,6 +29,7 @@ struct leg_plan {
     bool untimed; /* correctness alone: the members of the window are not looked at */
     struct measure_oracle oracle;
     int64_t warmup_runs;          /* prefills before the timed one */
+    int64_t rewarm_runs;          /* measure.h */
     const struct wire_spec *spec; /* NULL: serial */
     bool tolerant;                /* measure.h */
     const struct measure_watch *watch;

@@ -38,6 +38,7 @@ struct measure_watch {
 struct measure_plan {
     struct measure_oracle oracle;
     int64_t warmup_runs;          /* extra prefills before the timed one */
+    int64_t rewarm_runs;          /* prefills between watch->before and each phase's clock */
     const struct wire_spec *spec; /* sent on decode windows; NULL: none */
     double run_ceiling_seconds;   /* per token */
     /* Other tokens in the decode window than the golden's are kept and do not end the run

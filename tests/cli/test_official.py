@@ -327,7 +327,23 @@ def test_one_slow_control_leg_of_several(kit, combine):
         assert metrics["baseline_band_passed"] is True and metrics["baseline_legs_outside_band"] == 1
     else:
         failed(kit, result, "SERIAL-CONTROL-LEG-OUTSIDE-BAND")
-        assert "baseline_band_passed" not in metrics
+        assert metrics["baseline_band_passed"] is False
+
+
+@pytest.mark.parametrize("parted, number, do, passes", [
+    (False, 3, "wrong_token", True), (False, 4, "wrong_token", False),  # of one warm-up, two more, the timed one
+    (True, 5, "wrong_token", True), (True, 6, "die", False), (True, 7, "die", True),
+    (False, 5, "die", True),  # whoever has seen the seed is not given time before it
+])
+def test_warmed_again_between_gates_and_clock(kit, parted, number, do, passes):
+    contract(kit, official_pairs=1, rewarm_runs=2)
+    kit.record(*(["--benchmark-decode-prompt", kit.folder / "p1.json"] if parted else []))
+    kit.engines(base={"at": {"kind": "prefill", "number": number}, "do": do, "with": 0})
+    result = kit.official("--quiet")
+    if passes:
+        assert result.returncode == 0, result.stderr
+    else:
+        failed(kit, result, "SERIAL-CONTROL-LEG-FAILED")
 
 
 def test_a_candidates_wrong_token(kit):

@@ -73,9 +73,17 @@ def test_a_pool_golden_is_recorded_again_byte_for_byte(build, run, nano, tmp_pat
                   "--weights", nano, "--contract", TRACK / "contract.json", "--out", out,
                   "--prompt-tokens", TRACK / "prompts" / f"{name}.txt", "--case-name", name,
                   "--steps", "1024", "--benchmark-free-run", "--benchmark-steps",
-                  str(CONTRACT["benchmark_decode_steps"]), "--quiet"], timeout=500)
+                  str(CONTRACT["benchmark_decode_steps"]), "--benchmark-prefill-prompt",
+                  TRACK / "prompts" / "novel-austen.txt", "--quiet"], timeout=500)
     assert result.returncode == 0, result.stderr
     assert out.read_bytes() == (TRACK / "pool" / f"{name}.golden.json").read_bytes()
+
+
+def test_no_prefill_gives_the_decode_away():
+    """An engine that has seen the seed in the timed prefill could decode ahead before it is asked to."""
+    for entry in CONTRACT["timed_prompt_pool"]:
+        oracle = json.loads((TRACK / entry["path"]).read_text())["benchmark"]
+        assert oracle["prefill_prompt_tokens"][:16] != oracle["decode_seed_tokens"][:16], entry["path"]
 
 
 @pytest.mark.parametrize("mode", ["local-iterate", "local-submit"])

@@ -29,12 +29,17 @@ record() { # OUT SCREEN FLAGS...
         --screen-report "$screen" --quiet "$@"
 }
 
-# The pool: one golden for each prompt, timed on the prompt itself.
-for prompt in "$prompts"/*.txt; do
+# The pool: one golden for each prompt. Its decode is timed behind the prompt itself, its prefill on
+# the prompt before it in the list: an engine that knew the seed from the prefill could decode ahead.
+all=("$prompts"/*.txt)
+before=${all[-1]}
+for prompt in "${all[@]}"; do
     name=$(basename "$prompt" .txt)
     record "$out/pool/$name.golden.json" "$work/$name.screen.json" \
         --prompt-tokens "$prompt" --case-name "$name" --steps 1024 \
-        --benchmark-free-run --benchmark-steps 1023
+        --benchmark-free-run --benchmark-steps 1023 \
+        --benchmark-prefill-prompt "$before" --benchmark-decode-prompt "$prompt"
+    before=$prompt
 done
 
 # The public golden: every gate, and an oracle as long as local-submit's window.

@@ -79,6 +79,7 @@ static bool measure(void *context, const struct blocks_slot *slot, struct blocks
                                         .limits = l->limits,
                                         .run_ceiling_seconds = l->run_ceiling_seconds,
                                         .watch = &watch,
+                                        .rewarm_runs = l->contract->rewarm_runs,
                                         .quiet = l->silent};
     struct block_run_result *r = arena_array(l->arena, 1, sizeof *r);
     struct client *c = NULL;

@@ -200,6 +200,7 @@ bool bench_leg(struct bench *b, const struct bench_setting *s, int round, struct
         .yarn_magnitude = c->yarn_magnitude,
         .silent = true,
         .oracle = b->oracle,
+        .rewarm_runs = c->rewarm_runs,
         .warmup_runs = c->official_prefill_warmup_runs > 0 ? c->official_prefill_warmup_runs : 1,
         .watch = &watch};
     struct arena leg = {0};

@@ -185,6 +185,7 @@ static bool check_health(struct official *r, const struct ranked_slot *slot,
                                             leg->prefill, leg->decode, &why);
     if (calibration_tally_add(t, healthy))
         return true;
+    r->outside_band = true;
     *err = why;
     return false;
 }
@@ -198,6 +199,7 @@ bool official_measure(void *context, const struct ranked_slot *slot, struct pair
     const struct measure_watch watch = {before, after, r};
     struct leg_plan plan = {.oracle = candidate ? p->oracle : p->control_oracle,
                             .warmup_runs = r->contract->official_prefill_warmup_runs,
+                            .rewarm_runs = r->contract->rewarm_runs,
                             .spec = candidate && r->spec.present ? &r->spec : NULL,
                             .tolerant = candidate && r->contract->has_token_tolerance,
                             .watch = &watch};
@@ -221,12 +223,13 @@ bool official_measure(void *context, const struct ranked_slot *slot, struct pair
     return check_health(r, slot, out, err);
 }
 
-bool official_check_enforced(const struct official *r, struct error *err)
+bool official_check_enforced(struct official *r, struct error *err)
 {
     const struct ranked_pair *p = &r->runs.pairs[r->combined.enforced];
     const struct calibration_bands bands = calibration_bands(r->contract);
-    return calibration_health(r->prompts[p->golden].calibrated, &bands, p->control.prefill,
-                              p->control.decode, err);
+    r->outside_band = !calibration_health(r->prompts[p->golden].calibrated, &bands,
+                                          p->control.prefill, p->control.decode, err);
+    return !r->outside_band;
 }
 
 /* ---- after the timing ---- */

@@ -62,6 +62,7 @@ struct official {
     struct leg_identity last_resident; /* of the leg before, where there are residents */
     bool has_last_resident;
     struct calibration_tally tally;
+    bool outside_band; /* too many control legs, or the scored pair's */
     struct combined combined;
     struct leg_result correctness; /* gates alone */
     struct gates_latency latency;
@@ -82,7 +83,7 @@ bool official_is_local_iterate(const struct official *r); /* which integrity fil
 bool official_measure(void *context, const struct ranked_slot *slot, struct pair_times *out,
                       struct error *err);
 /* The control leg of the pair whose figures are the score's is inside its band. */
-bool official_check_enforced(const struct official *r, struct error *err);
+bool official_check_enforced(struct official *r, struct error *err);
 bool official_replay(struct official *r, struct error *err);
 bool official_check_correctness(struct official *r, struct error *err);
 /* The trees are what they were. */

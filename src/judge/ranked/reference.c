@@ -167,6 +167,7 @@ static bool run_leg(struct reference *r, size_t golden, const struct quiet_point
                                   .silent = r->o->silent,
                                   .oracle = r->goldens[golden].oracle,
                                   .warmup_runs = r->contract->official_prefill_warmup_runs,
+                                  .rewarm_runs = r->contract->rewarm_runs,
                                   .watch = &watch};
     const bool ok = leg_run(&plan, a, leg, err);
     quiet_after(r->quiet, NULL); /* of a phase that failed; else nothing */
