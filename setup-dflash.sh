@@ -79,6 +79,15 @@ for file in contract.json target.sha256 drafter.sha256; do
     [ -f "$pins/$file" ] || refuse "there is no DFlash track '$track': $pins/$file is missing"
 done
 
+# All the files have their names; each was hashed before it got it.
+is_whole() { # folder manifest
+    local name
+    [ -n "$1" ] || return 1
+    while read -r name; do
+        [ -f "$1/$name" ] || return 1
+    done < <(awk '$1 !~ /^#/ && NF == 3 { print $3 }' "$2")
+}
+
 # Where things are. What the caller gives is meant from where he stands; an empty variable counts as
 # not set.
 placed() {
@@ -96,9 +105,14 @@ drafter=${given:-${alias:-$drafter}}
 loaded=$(placed "${MLXFAST_WEIGHTS_PATH:-}")
 reference=$(placed "${MLXFAST_REFERENCE_DIR:-}")
 build=${BUILD:-build}
+cached= # the target's folder, where it is one that mlxfast fetch chose
 if [ -z "$reference$loaded$target" ] && [ -x "$build/mlxfast" ] && [ -f "$pins/fetch.json" ]; then
     fetched=$("$build/mlxfast" fetch "$PWD/$pins" --print-path) || fetched=
-    if [ -d "$fetched" ]; then target=$fetched; fi
+    # What an interrupted run left is fetched on, not taken.
+    if is_whole "$fetched" "$pins/target.sha256"; then
+        target=$fetched
+        cached=$fetched
+    fi
 fi
 reference=${reference:-${loaded:-$target}}
 weights=${loaded:-$reference}
@@ -108,7 +122,7 @@ if [ -z "$drafter" ] && [ -x "$build/mlxfast" ] && [ -f "$pins/fetch.json" ]; th
     fetched=$("$build/mlxfast" fetch "$PWD/$pins" --drafter --print-path 2>/dev/null) || fetched=
     if [ -d "$converted" ]; then
         drafter=$converted
-    elif [ -d "$fetched" ]; then
+    elif is_whole "$fetched" "$pins/drafter.sha256"; then
         drafter=$fetched
     fi
 fi
@@ -186,6 +200,8 @@ if [ "$mode" = setup ]; then
             fetch target
             reference=$("$build/mlxfast" fetch "$root/$pins" --print-path)
             weights=$reference
+        elif [ -n "$cached" ]; then
+            fetch target # what is wrong of it is fetched again; a lock makes it a moment
         fi
         if [ -z "$drafter" ] && [ -n "${MLXFAST_DFLASH_ASSISTANT_BASE_URL:-}" ]; then
             say "drafter: not here yet"
@@ -236,6 +252,9 @@ check_files() { # folder manifest
     local folder=$1 manifest=$2 entry name
     while IFS= read -r -d '' entry; do
         name=${entry#"$folder"/}
+        case $name in .mlxfast-fetch | .mlxfast-mutation.lock)
+            refuse "$entry: a fetch into this folder is at work or was interrupted: let it end, or run it again" ;;
+        esac
         [ ! -L "$entry" ] || refuse "$entry is a symbolic link: put the file itself there"
         [ -f "$entry" ] || refuse "$entry is not a file, and is not expected: remove it"
         [ "$(stat -c %h "$entry")" = 1 ] || refuse "$entry is a hard link: it has other names that could change it"

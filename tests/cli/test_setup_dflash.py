@@ -322,6 +322,22 @@ def test_from_nothing_to_ready(served, small):
     assert served.requests == []
 
 
+def test_what_an_interrupted_run_left_is_fetched_on(served, small):
+    """A folder that is there is not yet a target: files that are missing or wrong in it are fetched."""
+    there = served.cache / "models--owner--small/snapshots/r1"
+    (there / ".mlxfast-fetch").mkdir(parents=True)
+    refused(served("--verify-only"), "the target is not there", "./setup.sh small-v1 fetches it")
+    result = served()
+    assert result.returncode == 0 and "ready: small-v1" in result.stdout, result.stdout + result.stderr
+    (there / "model.safetensors").write_bytes(b"valves")
+    os.utime(there / "model.safetensors", (1000, 1000))
+    refused(served("--verify-only"), "model.safetensors", "pinned is")
+    assert served().returncode == 0 and (there / "model.safetensors").read_bytes() == b"values"
+    named = shutil.copytree(there, small.tmp / "named")
+    (named / ".mlxfast-fetch").mkdir()
+    refused(served(MLXFAST_REFERENCE_DIR=named), "named/.mlxfast-fetch", "was interrupted")
+
+
 def test_a_mirror_of_the_pinned_drafter_needs_no_conversion(served, small):
     result = served(MLXFAST_DFLASH_ASSISTANT_BASE_URL=f"{served.url}/pinned")
     assert result.returncode == 0 and "converting" not in result.stdout, result.stdout + result.stderr
