@@ -110,6 +110,29 @@ def refused(result, name, *words, code=1):
         assert str(word) in last, last
 
 
+# ---- what it is told ----
+
+@pytest.mark.parametrize("key, value", [
+    ("folder", "/tmp"), ("folder", "../outside"), ("folder", "models/../.."), ("folder", ".git/hooks"), ("folder", ""),
+    ("link", "/etc/cron.d/x"), ("link", "a//b"), ("link", "a/"), ("manifest", "/etc/shadow"), ("manifest", "../../x"),
+    ("base_url", "file:///etc/passwd"), ("fallback_url", "ftp://a/b")])
+def test_a_track_reaches_nothing_outside_its_repository(fetcher, server, key, value):
+    fetcher.write_track(**{"base_url": server.url, key: value})
+    result = subprocess.run([fetcher.program, "fetch", fetcher.track], env=fetcher.environment({"HOME": fetcher.tmp}),
+                            capture_output=True, text=True, timeout=60)
+    refused(result, "TRACK-INVALID", "fetch.json", key, value or "expected a path")
+    assert server.seen == [] and not (fetcher.tmp / "outside").exists()
+
+
+def test_a_variable_that_is_nonsense_is_named_with_what_is_expected(fetcher):
+    for name, value, expected in (("DOWNLOAD_JOBS", "99", "from 1 to 16"), ("RETRIES", "1e3", "from 0 to 1000"),
+                                  ("STALL_BYTES", "99999999999999999999", "from 0 to 2147483647"),
+                                  ("HASH_VERIFY", "perhaps", "expected 1 or 0")):
+        result = fetcher(None, **{"MLXFAST_REFERENCE_" + name: value})
+        assert result.returncode == 2, result.stderr
+        assert all(word in result.stderr for word in (name, value, expected)), result.stderr
+
+
 # ---- what goes well ----
 
 def test_everything_then_nothing(fetcher, server):
@@ -221,6 +244,22 @@ def test_links_into_a_hub_cache_are_read_and_never_written_through(fetcher, serv
     good(subprocess.run(fetcher.command(server), capture_output=True, text=True))
     fetcher.is_complete()
     assert blob.read_bytes() == wrong and not (fetcher.folder / BIG).is_symlink()
+
+
+@pytest.mark.parametrize("name", [".mlxfast-fetch", "sub", "sub/of"])
+def test_a_link_in_the_folder_leads_nothing_out_of_it(fetcher, server, tmp_path, name):
+    """Neither parts nor files are written, nor anything removed, where somebody's link leads."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "film.part").write_text("mine")
+    (fetcher.folder / name).parent.mkdir(parents=True)
+    (fetcher.folder / name).symlink_to(outside)
+    refused(fetcher(server), "NOT-A-FOLDER", name, "expected a folder or nothing, found a link")
+    assert [p.name for p in outside.iterdir()] == ["film.part"] and server.seen == []
+    (fetcher.folder / name).unlink()
+    good(fetcher(server, "--link", f"{tmp_path}/link/"))
+    assert (tmp_path / "link").resolve() == fetcher.folder
+    fetcher.is_complete()
 
 
 def test_skipping(fetcher, server):

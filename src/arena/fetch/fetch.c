@@ -13,6 +13,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct job {
@@ -166,6 +168,33 @@ static bool bundled_is_right(struct job *j)
     return j->bundled && make_plan(j, true, &plan, NULL) && plan.right == j->manifest.count;
 }
 
+static bool check_folder(const char *path, struct error *err)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0 || S_ISDIR(st.st_mode))
+        return true; /* what else is wrong is told where it is used */
+    error_set(err, "NOT-A-FOLDER", "expected a folder or nothing, found %s; it is left alone",
+              S_ISLNK(st.st_mode) ? "a link" : "another thing");
+    return error_at(err, path, NULL, NULL);
+}
+
+/* What is written and removed in the folder stays in it: no link leads a part or a file elsewhere.
+ */
+static bool check_folders(struct job *j, struct error *err)
+{
+    if (!check_folder(path_join(j->a, j->folder, ".mlxfast-fetch"), err))
+        return false;
+    for (size_t i = 0; i < j->manifest.count; i++) {
+        const char *path = j->manifest.files[i].path;
+        for (const char *end = path; (end = strchr(end, '/')) != NULL; end++) {
+            const char *part = arena_strndup(j->a, path, (size_t)(end - path));
+            if (!check_folder(path_join(j->a, j->folder, part), err))
+                return false;
+        }
+    }
+    return true;
+}
+
 /* The folder is ours alone. */
 static bool work(struct job *j, struct fetch_result *r, struct error *err)
 {
@@ -177,7 +206,7 @@ static bool work(struct job *j, struct fetch_result *r, struct error *err)
         return true;
     }
     /* Whatever is found from here on, it is of the past. */
-    if (!fetch_lock_forget(j->a, j->lock_path, err))
+    if (!check_folders(j, err) || !fetch_lock_forget(j->a, j->lock_path, err))
         return false;
     const bool hashes = !j->s->no_hash_verify;
     if (!make_plan(j, hashes, &plan, err))

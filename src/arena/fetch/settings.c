@@ -4,6 +4,8 @@
 #include "base/file.h"
 #include "base/number.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -244,17 +246,21 @@ static bool read_environment(struct error *err)
         if (!value || given[v->knob] || !(v->of & (set.drafter ? OF_DRAFTER : OF_TARGET)))
             continue;
         given[v->knob] = true;
-        if (v->text)
+        if (v->text) {
             *v->text = value;
-        else if (!number_int64(value, v->min, v->max, v->number))
-            return bad_variable(err, v->name, value, "not a number in the range that --help tells");
+        } else if (!number_int64(value, v->min, v->max, v->number)) {
+            char why[96];
+            snprintf(why, sizeof why, "expected a whole number from %" PRId64 " to %" PRId64,
+                     v->min, v->max);
+            return bad_variable(err, v->name, value, why);
+        }
     }
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
         const char *value = environment(switches[i].name);
         if (!value || given[switches[i].knob])
             continue;
         if (!is_word(value, yes) && !is_word(value, no))
-            return bad_variable(err, switches[i].name, value, "1 or 0 is wanted");
+            return bad_variable(err, switches[i].name, value, "expected 1 or 0");
         *switches[i].target = is_word(value, switches[i].inverted ? no : yes);
     }
     return true;
@@ -291,6 +297,14 @@ static bool read_auth_header(struct arena *a, struct error *err)
     return check_header(whole ? set.auth_header : "", "--auth-header-file", err);
 }
 
+static const char *trimmed(struct arena *a, const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    return arena_strndup(a, path, n);
+}
+
 enum options_result fetch_settings_parse(struct arena *a, int argc, char **argv,
                                          struct fetch_settings *s, struct error *err)
 {
@@ -315,18 +329,10 @@ enum options_result fetch_settings_parse(struct arena *a, int argc, char **argv,
         set.fallback = "";
     else if (set.fallback && is_word(set.fallback, yes))
         set.fallback = NULL;
-    if (set.link && is_word(set.link, no))
-        set.link = "";
+    if (set.link)
+        set.link = is_word(set.link, no) ? "" : trimmed(a, set.link);
     *s = set;
     return OPTIONS_OK;
-}
-
-static const char *trimmed(struct arena *a, const char *path)
-{
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    return arena_strndup(a, path, n);
 }
 
 bool fetch_settings_folder(struct arena *a, const struct fetch_settings *s,

@@ -1,5 +1,7 @@
 #include "arena/fetch/track.h"
 
+#include "arena/fetch/url.h"
+#include "base/buffer.h"
 #include "base/file.h"
 #include "base/json.h"
 
@@ -29,7 +31,7 @@ static bool required_string(struct arena *a, const struct json_view *v, const ch
 
 static const char *from_root(struct arena *a, const char *root, const char *path)
 {
-    return !path || path[0] == '/' ? path : path_join(a, root, path);
+    return path ? path_join(a, root, path) : NULL;
 }
 
 /* Names that become folders of the cache. */
@@ -40,6 +42,40 @@ static bool is_plain(const char *text, bool slash)
     const char *first = strchr(text, '/');
     return text[0] && text[n] == '\0' && !strstr(text, "..") && text[0] != '.' && text[0] != '/' &&
            (slash ? first && first[1] && !strchr(first + 1, '/') : !first);
+}
+
+/* Within the repository, whoever wrote the file: no absolute path, no "..", nothing hidden. A
+ * manifest may be another track's: one "../" before it. */
+static bool check_inside(const struct json_view *v, const char *key, const char *path, bool beside,
+                         struct error *err)
+{
+    const char *at = path;
+    if (!path)
+        return true;
+    if (beside && text_starts(at, "../"))
+        at += 3;
+    for (;; at++) {
+        if (*at == '\0' || *at == '/' || *at == '.')
+            break;
+        at += strcspn(at, "/");
+        if (*at == '\0')
+            return true;
+    }
+    error_set(err, "TRACK-INVALID",
+              beside ? "expected the name of a file beside it, or ../TRACK/NAME"
+                     : "expected a path within the repository, none of its parts beginning with "
+                       "'.'");
+    return error_at(err, v->file, key, path);
+}
+
+static bool check_url(const struct json_view *v, const char *key, const char *url,
+                      struct error *err)
+{
+    struct error why = {0};
+    if (!url || !*url || fetch_url_check_base(key, url, &why))
+        return true;
+    error_set(err, "TRACK-INVALID", "%s", why.message);
+    return error_at(err, v->file, key, why.value);
 }
 
 static bool read_model(struct arena *a, const char *folder, const struct json_view *v,
@@ -63,6 +99,12 @@ static bool read_model(struct arena *a, const char *folder, const struct json_vi
         error_set(err, "TRACK-INVALID", "a repository is owner/name, a revision a plain name");
         return error_at(err, v->file, repo ? "revision" : "repo", repo ? t->revision : t->repo);
     }
+    if (!check_inside(v, "manifest", t->manifest, true, err) ||
+        !check_inside(v, "folder", t->folder, false, err) ||
+        !check_inside(v, "link", t->link, false, err) ||
+        !check_url(v, "base_url", t->base_url, err) ||
+        !check_url(v, "fallback_url", t->fallback_url, err))
+        return false;
     t->manifest = path_join(a, folder, t->manifest);
     t->folder = from_root(a, t->root, t->folder);
     t->link = from_root(a, t->root, t->link);
