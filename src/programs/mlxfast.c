@@ -382,11 +382,12 @@ static void print_preflight_json(const struct preflight_report *r)
                                                   "message", e->message, "file", e->file, "field",
                                                   e->field, "value", e->value));
     }
-    print_canonical(json_pack(
-        "{s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:o, s:s?, s:f}", "weights", flight.weights, "passed",
-        r->count == 0, "findings", findings, "shards", (json_int_t)r->shards, "tensors",
-        (json_int_t)r->tensors, "files", (json_int_t)r->files, "bytes", (json_int_t)r->bytes,
-        "max_bytes", limit_value(r->max_bytes), "mend", r->mend, "seconds", r->seconds));
+    print_canonical(json_pack("{s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:s?, s:f}", "weights",
+                              flight.weights, "passed", r->count == 0, "findings", findings,
+                              "more_findings", (json_int_t)r->untold, "shards",
+                              (json_int_t)r->shards, "tensors", (json_int_t)r->tensors, "files",
+                              (json_int_t)r->files, "bytes", (json_int_t)r->bytes, "max_bytes",
+                              limit_value(r->max_bytes), "mend", r->mend, "seconds", r->seconds));
 }
 
 static int run_preflight(int argc, char **argv)
@@ -410,6 +411,9 @@ static int run_preflight(int argc, char **argv)
     } else {
         for (size_t i = 0; i < r.count; i++)
             fail(preflight_command.name, &r.findings[i]);
+        if (r.untold)
+            fprintf(stderr, "%s: and %zu more faults (file %s)\n", preflight_command.name, r.untold,
+                    flight.weights);
         if (r.mend)
             fprintf(stderr, "to mend: %s\n", r.mend);
         if (flight_json)
@@ -440,7 +444,7 @@ static void print_fetch_json(const struct fetch_result *r)
     json_decref(o);
 }
 
-static void print_fetch(const struct fetch_result *r, bool drafter)
+static void print_fetch(struct arena *a, const struct fetch_result *r, bool drafter)
 {
     if (r->skipped) {
         printf("skipped: nothing was fetched or checked; the %zu files of %s (%" PRIu64
@@ -459,7 +463,8 @@ static void print_fetch(const struct fetch_result *r, bool drafter)
         printf("link %s\n", r->link);
     printf("in %s\n", r->folder);
     if (!drafter)
-        printf("to transform: build/mlxfast transform --source %s --out weights\n", r->folder);
+        printf("to transform: %s transform --source %s --out weights\n",
+               shell_word(a, program_name), shell_word(a, r->folder));
 }
 
 static void note_fault(const struct error *fault)
@@ -493,7 +498,7 @@ static int run_fetch(int argc, char **argv)
         } else if (settings.json) {
             print_fetch_json(&result);
         } else {
-            print_fetch(&result, settings.drafter);
+            print_fetch(&a, &result, settings.drafter);
         }
     }
     arena_free(&a);
@@ -560,7 +565,8 @@ static bool doctor_preflight(void *context, struct arena *a, const char *weights
     char line[2048];
     (void)context;
     const bool ok = preflight(&o, &r, err);
-    *out = (struct weights_report){.faults = r.count, .files = r.files, .bytes = r.bytes};
+    *out =
+        (struct weights_report){.faults = r.count + r.untold, .files = r.files, .bytes = r.bytes};
     if (r.count > 0)
         out->first = arena_strdup(a, error_line(&r.findings[0], line, sizeof line));
     out->mend = r.mend ? arena_strdup(a, r.mend) : NULL;

@@ -125,6 +125,8 @@ FAULTS = {
     "index of noise": (lambda w: (w / INDEX).write_text('{"weight_map": {"a": "b.safetensors", "a": "c"}}'),
                        ["CHECKPOINT-INDEX-MISMATCH", INDEX]),
     "empty index": (lambda w: (w / INDEX).write_text("{}"), ["CHECKPOINT-INDEX-MISMATCH", "weight_map"]),
+    "metadata of noise": (lambda w: edit_json(w / INDEX, lambda v: v.update(metadata=[])),
+                          ["CHECKPOINT-INDEX-MISMATCH", "metadata"]),
     "a shard outside": (lambda w: edit_index(w, lambda m: m.update({HEAD: "../x.safetensors"})),
                         ["CHECKPOINT-INDEX-MISMATCH", "../x.safetensors", HEAD]),
     "a link": (lambda w: ((w / "config.json").rename(w.parent / "c"), (w / "config.json").symlink_to("../c")),
@@ -162,11 +164,22 @@ def test_all_faults_at_once(preflight, weights):
     assert [f["file"].rsplit("/", 1)[1] for f in report["findings"]] == ["config.json", "tokenizer.json", FIRST, SECOND]
 
 
+def test_an_index_of_very_many_shards(preflight, weights):
+    """As many shards as tensors: each is looked at once, a few are named, the rest counted."""
+    edit_index(weights, lambda m: m.update({f"t{i}": f"s{i:06}.safetensors" for i in range(5000)}))
+    result = preflight()
+    lines = result.stderr.splitlines()
+    assert result.returncode == 1 and len(lines) == 66, result.stderr[:2000]
+    assert "s000000.safetensors" in lines[0] and "1 tensor of the index" in lines[0]
+    assert lines[-2] == f"mlxfast preflight: and {5000 - 64} more faults (file {weights})" and lines[-1].startswith("to mend: ")
+
+
 def test_what_is_not_sound_is_fetched(preflight, build, weights, tmp_path):
     """No source, or one that is broken too."""
     cut(weights / FIRST, 1)
     for flags, track in [([], "laguna-xs-2.1-dflash-v1"), (["--source", weights, "--track", "mine"], "mine"),
-                         (["--source", tmp_path / "none"], "laguna-xs-2.1-dflash-v1")]:
+                         (["--source", tmp_path / "none"], "laguna-xs-2.1-dflash-v1"),
+                         (["--track", "./my tracks/x;y"], "'./my tracks/x;y'")]:
         assert preflight(*flags).stderr.splitlines()[-1] == f"to mend: {build}/mlxfast fetch {track}"
 
 

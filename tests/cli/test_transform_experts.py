@@ -205,6 +205,8 @@ MANIFESTS = {
     "length of nothing": (change_record("byte_length", 0), "byte_length"),
     "offsets": (change_record("data_offsets", [5, 4]), "data_offsets of"),
     "offsets of one": (change_record("data_offsets", [0]), "data_offsets"),
+    "offsets of reals": (lambda m: m["expert_tensors"][0].update(
+        data_offsets=[float(n) for n in m["expert_tensors"][0]["data_offsets"]]), "expected two whole numbers"),
     "offsets of text": (change_record("data_offsets", "0"), "data_offsets"),
     "no record": (lambda m: m["expert_tensors"].append(7), "expert_tensors"),
 }

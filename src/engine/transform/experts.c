@@ -233,7 +233,11 @@ static bool check_record(struct reader *r, const json_t *record, const char **na
         return differs(r, *name, "byte_offset", begin, at);
     if ((uint64_t)length != t->bytes)
         return differs(r, *name, "byte_length", t->bytes, length);
-    if (json_array_size(offsets) != 2 || (uint64_t)first != in)
+    if (json_array_size(offsets) != 2 || !json_is_integer(json_array_get(offsets, 0)) ||
+        !json_is_integer(json_array_get(offsets, 1)))
+        return refuse(r->err, r->manifest, "data_offsets", *name,
+                      "expected two whole numbers, data_offsets of this tensor are something else");
+    if ((uint64_t)first != in)
         return differs(r, *name, "data_offsets", in, first);
     return (uint64_t)last == in + t->bytes ||
            differs(r, *name, "data_offsets", in + t->bytes, last);

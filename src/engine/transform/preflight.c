@@ -70,6 +70,8 @@ static void add_finding(struct job *j, const struct error *e)
 {
     if (j->report->count < FINDINGS)
         j->report->findings[j->report->count++] = *e;
+    else
+        j->report->untold++;
 }
 
 static void find(struct job *j, const char *name, const char *file, const char *field,
@@ -223,6 +225,9 @@ static void read_index(struct job *j)
         add_finding(j, &e);
         return;
     }
+    map = json_object_get(root, "metadata");
+    if (map && !json_is_object(map))
+        find(j, "CHECKPOINT-INDEX-MISMATCH", path, "metadata", NULL, "expected an object");
     map = json_object_get(root, "weight_map");
     if (json_object_size(map) == 0)
         find(j, "CHECKPOINT-INDEX-MISMATCH", path, "weight_map", NULL,
@@ -246,47 +251,55 @@ static void read_index(struct job *j)
 
 static struct shard *find_shard(const struct job *j, const char *name)
 {
-    for (size_t i = 0; i < j->shard_count; i++)
-        if (strcmp(j->shards[i].name, name) == 0)
-            return &j->shards[i];
-    return NULL;
+    const struct shard key = {.name = name};
+    return j->shard_count ? bsearch(&key, j->shards, j->shard_count, sizeof key, by_name) : NULL;
 }
 
-static struct shard *add_shard(struct job *j, size_t *room, const char *name)
+static void add_shard(struct job *j, size_t *room, const struct shard *s)
 {
-    struct shard *s = find_shard(j, name);
-    if (s)
-        return s;
     if (j->shard_count == *room) {
         struct shard *more = arena_array(j->arena, *room = 2 * *room + 16, sizeof *more);
         if (j->shard_count)
             memcpy(more, j->shards, j->shard_count * sizeof *more);
         j->shards = more;
     }
-    s = &j->shards[j->shard_count++];
-    s->name = arena_strdup(j->arena, name);
-    return s;
+    j->shards[j->shard_count++] = *s;
+}
+
+/* Sorted, each once: an index may name as many shards as tensors. */
+static void sort_shards(struct job *j)
+{
+    size_t n = 0;
+    if (j->shard_count)
+        qsort(j->shards, j->shard_count, sizeof *j->shards, by_name);
+    for (size_t i = 0; i < j->shard_count; i++) {
+        const struct shard *s = &j->shards[i];
+        if (n == 0 || strcmp(j->shards[n - 1].name, s->name) != 0) {
+            j->shards[n++] = *s;
+        } else {
+            j->shards[n - 1].indexed = j->shards[n - 1].indexed || s->indexed;
+            j->shards[n - 1].placed += s->placed;
+        }
+    }
+    j->shard_count = n;
 }
 
 /* Those that the index names, and those that stand in the folder. */
 static void list_shards(struct job *j)
 {
     size_t room = 0;
-    for (size_t i = 0; i < j->index_count; i++) {
-        struct shard *s = add_shard(j, &room, j->index[i].shard);
-        s->indexed = true;
-        s->placed++;
-    }
+    for (size_t i = 0; i < j->index_count; i++)
+        add_shard(j, &room,
+                  &(struct shard){.name = j->index[i].shard, .indexed = true, .placed = 1});
     DIR *d = opendir(j->folder);
     for (const struct dirent *e; d && (e = readdir(d)) != NULL;)
         if (text_ends(e->d_name, ".safetensors") && e->d_name[0] != '.' &&
             (j->has_index || strcmp(e->d_name, SINGLE) == 0))
-            add_shard(j, &room, e->d_name);
+            add_shard(j, &room, &(struct shard){.name = arena_strdup(j->arena, e->d_name)});
     if (d)
         closedir(d);
-    if (j->shard_count)
-        qsort(j->shards, j->shard_count, sizeof *j->shards, by_name);
-    else if (!j->has_index)
+    sort_shards(j);
+    if (j->shard_count == 0 && !j->has_index)
         find(j, "CHECKPOINT-MISSING-FILE", at(j, INDEX), NULL, NULL,
              "the file is missing, and so is model.safetensors");
 }
@@ -481,6 +494,17 @@ static void quote(struct buffer *out, const char *text)
     buffer_char(out, '\'');
 }
 
+/* As it is where a shell takes it so. */
+static void word(struct buffer *out, const char *text)
+{
+    static const char safe[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                               "0123456789_-./";
+    if (text[0] && text[strspn(text, safe)] == '\0')
+        buffer_text(out, text);
+    else
+        quote(out, text);
+}
+
 static bool is_sound(const struct job *j, const char *folder)
 {
     struct error e = {0};
@@ -536,7 +560,7 @@ static void name_mend(struct job *j)
     struct preflight_report *r = j->report;
     struct buffer text = {0};
     if (all_are(r, "WEIGHTS-TOO-LARGE")) {
-        buffer_text(&text, j->o->program);
+        word(&text, j->o->program);
         buffer_text(&text, " preflight --max-bytes none --weights ");
         quote(&text, j->folder);
     } else if (j->o->source && is_sound(j, j->o->source)) {
@@ -546,7 +570,7 @@ static void name_mend(struct job *j)
             quote(&text, j->folder);
             buffer_text(&text, " && ");
         }
-        buffer_text(&text, j->o->program);
+        word(&text, j->o->program);
         buffer_text(&text, " transform --source ");
         quote(&text, j->o->source);
         buffer_text(&text, " --out ");
@@ -558,7 +582,9 @@ static void name_mend(struct job *j)
                              : arena_printf(j->arena, "tracks/%s/contract.json", j->o->track));
         }
     } else {
-        buffer_printf(&text, "%s fetch %s", j->o->program, j->o->track);
+        word(&text, j->o->program);
+        buffer_text(&text, " fetch ");
+        word(&text, j->o->track);
     }
     r->mend = arena_strdup(j->arena, text.data);
     buffer_free(&text);

@@ -27,6 +27,7 @@ struct preflight_report {
     struct arena arena; /* preflight_free */
     struct error *findings;
     size_t count;
+    size_t untold;          /* faults beyond those that findings has room for */
     size_t shards, tensors; /* that could be read */
     uint64_t files, bytes;  /* of the folder, .benchmark-source.sha256 and .gitkeep left out */
     uint64_t max_bytes;     /* UINT64_MAX: no limit */
