@@ -37,7 +37,7 @@ HELP
 
 say() { printf 'fetch-benchd: %s\n' "$*"; }
 stop() { # STATUS TEXT
-    printf 'fetch-benchd: %s\n' "$2" >&2
+    printf 'fetch-benchd: %s\n' "${2//[[:cntrl:]]/?}" >&2 # it may quote a server
     exit "$1"
 }
 
@@ -122,8 +122,8 @@ check_manifest() { # FOLDER
     size=$(stat -Lc %s "$file")
     why="$file: $size bytes, expected $text_max at most"
     [ "$size" -le $text_max ] || return 1
-    why="$file: holds a byte that is no text"
-    [ "$(tr -d '\000' <"$file" | wc -c)" -eq "$size" ] || return 1
+    why="$file: holds a byte that is no printable ASCII"
+    [ "$(tr -d '\t\r\n\040-\176' <"$file" | wc -c)" -eq 0 ] || return 1
     read_manifest "$file"
     must_be "$file" branch "^${branch//./\\.}\$" "$branch (BENCHD_BRANCH)" || return 1
     must_be "$file" target_triple "^$triple\$" "$triple (this machine)" || return 1
@@ -225,6 +225,7 @@ install_pair() {
     for name in "${programs[@]}" "$manifest"; do
         [ ! -d "$bin/$name" ] || stop 1 "$bin/$name: is a folder"
     done
+    [[ -L $bin/$link || ! -e $bin/$link ]] || stop 1 "$bin/$link: expected a link or nothing, found another thing"
     if [ -n "$(installed_files)" ] && [ "$(installed_folder)" = "$bin" ]; then
         # Files that were put there otherwise become a pair behind the link first: nothing changes yet.
         old=$(mktemp -d "$bin/$link.XXXXXX")
@@ -311,6 +312,7 @@ download() { # URL FILE LIMIT
         if [ $status -ne 0 ]; then
             [ ! -f "$2" ] || [ "$(stat -c %s "$2")" -le "$3" ] ||
                 stop 1 "$url: sends more than $3 bytes"
+            [ $status -ne 23 ] || stop 3 "$2: cannot be written: the disk is full, or a limit is reached (of $url)"
             stop 3 "$url: cannot be fetched: $(head -n 1 "$work/said" | cut -c1-200) (curl's status $status)"
         fi
         case ${answer%% *} in
@@ -353,7 +355,10 @@ if [ ! -d "$bin" ] || [ ! -w "$bin" ]; then
     use_installed
     stop 3 "$bin: is no folder that can be written"
 fi
-exec 9>"$bin/$link.lock"
+# Nothing that stands there is written to: neither what a link leads to nor a pipe that nobody reads.
+[[ ! -L $bin/$link.lock && (! -e $bin/$link.lock || -f $bin/$link.lock) ]] ||
+    stop 3 "$bin/$link.lock: expected a file of this script or nothing, found another thing"
+{ exec 9>>"$bin/$link.lock"; } 2>/dev/null || stop 3 "$bin/$link.lock: cannot be written"
 flock -n 9 || {
     say "another fetch is at work in $bin: waiting for it"
     flock 9

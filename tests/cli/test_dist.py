@@ -191,7 +191,8 @@ WRONG_MANIFESTS = [
     ("size", changed(MANIFEST, lambda m: re.sub(rb'"bytes": \d+\}', b'"bytes": -1}', m)), "benchd.bytes is '-1'"),
     ("outer", files_of("x", sha256='"' + "0" * 64 + '"'), "sha256 is '000"),
     ("pretty", changed(MANIFEST, lambda m: json.dumps(json.loads(m), indent=2).encode()), "sha256 is '"),
-    ("zero", changed(MANIFEST, lambda m: m + b"\0"), "no text"),
+    ("zero", changed(MANIFEST, lambda m: m + b"\0"), "no printable ASCII"),
+    ("escape", files_of("x", branch='"\x1b[2Jmain"'), "no printable ASCII"),
     ("long", changed(MANIFEST, lambda m: m + b" " * 70000), "bytes"),
 ]
 
@@ -250,6 +251,27 @@ def test_an_installed_pair_that_disagrees_is_left_alone(kit):
     refused(kit.call(), 1, "mode")
     assert kit.call(BENCHD_DIST_LOCAL=other, BENCHD_REFRESH=1).returncode == 0
     assert kit.seen() == B and kit.leftovers() == set() and not home.exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_stands_where_the_lock_belongs_is_left_alone(kit, kind):
+    kit.bin.mkdir()
+    lock, other = kit.bin / ".benchd-pair.lock", kit.folder / "other"
+    other.write_text("precious")
+    {"link": lambda: lock.symlink_to(other), "pipe": lambda: os.mkfifo(lock), "folder": lock.mkdir}[kind]()
+    refused(kit.call(BENCHD_DIST_LOCAL=kit.channel(A)), 3, str(lock), "found another thing")
+    assert other.read_text() == "precious" and kit.seen() == {}
+
+
+def test_a_folder_where_the_pairs_link_belongs_changes_nothing(kit):
+    (kit.bin / ".benchd-pair").mkdir(parents=True)
+    refused(kit.call(BENCHD_DIST_LOCAL=kit.channel(A)), 1, ".benchd-pair: expected a link or nothing")
+    assert kit.seen() == {} and not (kit.bin / "benchd").is_symlink()
+
+
+def test_a_full_disk_is_named(kit):
+    kit.replace("curl", "#!/bin/sh\nexit 23\n")
+    refused(kit.call(BENCHD_DIST_BASE_URL="http://127.0.0.1:9"), 3, MANIFEST, "cannot be written", "disk is full")
 
 
 def test_a_pair_that_others_put_there(kit):

@@ -231,6 +231,15 @@ def test_the_self_test_runs_what_is_there(build, tmp_path):
     refused(run(), "benchd --help")
 
 
+def test_what_is_told_wrongly_is_named(tmp_path):
+    absent = tmp_path / "absent"
+    for arguments, status, text in ((["--jobs", "0"], 2, "expected 1 or more, not 0"), (["--key", absent], 2, f"no file {absent}"),
+                                    (["check", "--public-key", absent], 2, f"no file {absent}"),
+                                    (["self-test", "--out", absent], 1, f"{absent}/linux-x86_64/benchd: there is no such file")):
+        result = tool(ROOT, *arguments)
+        assert result.returncode == status and text in result.stderr, result.stderr
+
+
 def test_the_page_names_every_flag():
     page = (ROOT / "docs/dist.md").read_text().split("## `tools/build-dist`")[1].split("\n## ")[0]
     result = tool(ROOT, "--help")
