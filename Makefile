@@ -191,9 +191,10 @@ $(BUILD)/fuzz/obj/%.o: %.c Makefile
 	$(FUZZ_CC) $(FUZZ_FLAGS) -MMD -MP -c $< -o $@
 $(BUILD)/lib/fuzz.a: $(FUZZ_O)
 	$(archive)
+$(BUILD)/fuzz/fuzz_fetch_%: FUZZ_LIBS = $(CURL_LIBS)
 $(BUILD)/fuzz/%: $(BUILD)/fuzz/obj/tests/fuzz/%.o $(BUILD)/lib/fuzz.a
 	@mkdir -p $(@D)
-	$(FUZZ_CC) $(FUZZ_FLAGS) $^ $(JUDGE_LIBS) -o $@
+	$(FUZZ_CC) $(FUZZ_FLAGS) $^ $(FUZZ_LIBS) $(JUDGE_LIBS) -o $@
 
 unit: $(UNIT_TESTS)
 	@for t in $(UNIT_TESTS); do $$t || exit 1; done

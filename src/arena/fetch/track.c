@@ -111,6 +111,49 @@ static bool read_model(struct arena *a, const char *folder, const struct json_vi
     return true;
 }
 
+/* The folder is an absolute path. */
+static void place(struct arena *a, const char *folder, struct fetch_track *t)
+{
+    char *root = arena_strdup(a, folder);
+    t->id = path_basename(folder);
+    for (int up = 0; up < 2; up++) {
+        char *slash = strrchr(root, '/');
+        slash[slash == root] = '\0';
+    }
+    t->root = root;
+}
+
+static bool read_value(struct arena *a, const char *folder, const json_t *value, const char *file,
+                       bool drafter, struct fetch_track *out, struct error *err)
+{
+    static const char *const models[] = {"target", "drafter", NULL};
+    const char *model = drafter ? "drafter" : "target";
+    const struct json_view all = {value, file, ""};
+    const json_t *object = NULL;
+    if (!json_view_closed(&all, models, err))
+        return false;
+    if (!json_has(&all, model)) {
+        error_set(err, "TRACK-UNKNOWN", "the track has no %s to fetch", model);
+        return error_at(err, file, model, NULL);
+    }
+    if (!json_get_object(&all, model, &object, err))
+        return false;
+    const struct json_view one = {object, file, model};
+    return read_model(a, folder, &one, out, err);
+}
+
+bool fetch_track_parse(struct arena *a, const char *folder, const char *text, size_t length,
+                       bool drafter, struct fetch_track *out, struct error *err)
+{
+    const char *file = path_join(a, folder, "fetch.json");
+    *out = (struct fetch_track){0};
+    place(a, folder, out);
+    json_t *value = json_parse_strict(text, length, JSON_DEPTH_DEFAULT, file, err);
+    const bool ok = value && read_value(a, folder, value, file, drafter, out, err);
+    json_decref(value);
+    return ok;
+}
+
 bool fetch_track_read(struct arena *a, const char *track, bool drafter, struct fetch_track *out,
                       struct error *err)
 {
@@ -123,33 +166,14 @@ bool fetch_track_read(struct arena *a, const char *track, bool drafter, struct f
                   "or give the track's folder)");
         return error_at(err, given, NULL, NULL);
     }
-    const char *folder = arena_strdup(a, real);
-    char *root = arena_strdup(a, real);
-    out->id = path_basename(folder);
-    for (int up = 0; up < 2; up++) {
-        char *slash = strrchr(root, '/');
-        slash[slash == root] = '\0';
-    }
-    out->root = root;
-    const char *file = path_join(a, folder, "fetch.json"), *model = drafter ? "drafter" : "target";
+    const char *folder = arena_strdup(a, real), *file = path_join(a, folder, "fetch.json");
     if (!file_exists(file)) {
         error_set(err, "TRACK-UNKNOWN", "the track says nothing about fetching");
         return error_at(err, file, NULL, NULL);
     }
-    json_t *value = json_read_file(file, 1 << 16, JSON_DEPTH_DEFAULT, err);
-    if (!value)
-        return false;
-    const struct json_view all = {value, file, ""};
-    static const char *const models[] = {"target", "drafter", NULL};
-    bool ok = json_view_closed(&all, models, err);
-    const json_t *object = NULL;
-    if (ok && !json_has(&all, model)) {
-        error_set(err, "TRACK-UNKNOWN", "the track has no %s to fetch", model);
-        ok = error_at(err, file, model, NULL);
-    }
-    ok = ok && json_get_object(&all, model, &object, err);
-    const struct json_view one = {object, file, model};
-    ok = ok && read_model(a, folder, &one, out, err);
-    json_decref(value);
+    struct buffer text = {0};
+    const bool ok = file_read(file, FETCH_TRACK_BYTES_MOST, &text, err) &&
+                    fetch_track_parse(a, folder, text.data, text.length, drafter, out, err);
+    buffer_free(&text);
     return ok;
 }

@@ -15,7 +15,10 @@
 #include "base/error.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+enum { FETCH_TRACK_BYTES_MOST = 1 << 16 }; /* of fetch.json */
 
 struct fetch_track {
     const char *id, *root;                               /* root: the repository */
@@ -28,5 +31,8 @@ struct fetch_track {
  * json.h, TRACK-INVALID. */
 bool fetch_track_read(struct arena *a, const char *track, bool drafter, struct fetch_track *out,
                       struct error *err);
+/* The same of fetch.json's text; folder: the track's, an absolute path. */
+bool fetch_track_parse(struct arena *a, const char *folder, const char *text, size_t length,
+                       bool drafter, struct fetch_track *out, struct error *err);
 
 #endif

@@ -94,8 +94,10 @@ bool fetch_url_may_follow(const char *from, const char *to)
 
 const char *fetch_url_shown(struct arena *a, const char *url)
 {
-    const char *slashes = strstr(url, "://");
-    const char *host = slashes ? slashes + 3 : url;
+    /* A query may hold "://" too; and libcurl takes one slash for two. */
+    const char *host = url, *colon = url + strcspn(url, ":/?#");
+    if (colon[0] == ':' && colon[1] == '/')
+        host = colon + 1 + strspn(colon + 1, "/");
     const size_t authority = strcspn(host, "/?#"), whole = strcspn(host, "?#");
     for (const char *p = host + authority; p-- > host;) /* a password may hold an '@' of its own */
         if (*p == '@')

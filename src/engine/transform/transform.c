@@ -11,6 +11,7 @@
 #include "engine/model/laguna_quantization.h"
 #include "engine/transform/envelope.h"
 #include "engine/transform/experts.h"
+#include "engine/transform/rewrite.h"
 #include "engine/transform/stream.h"
 #include "engine/transform/weights_cap.h"
 
@@ -279,18 +280,6 @@ static int projection_of(const struct job *j, const char *name, int *layer)
     return -1;
 }
 
-static void add_entry(struct job *j, const char *module)
-{
-    static const char *const blocks[] = {"quantization", "quantization_config"};
-    for (size_t i = 0; i < 2; i++) {
-        json_t *block = json_object_get(j->new_config, blocks[i]);
-        if (json_is_object(block))
-            json_object_set_new(block, module,
-                                json_pack("{s:i, s:i, s:s}", "group_size", AFFINE_GROUP, "bits",
-                                          AFFINE_BITS, "mode", "affine"));
-    }
-}
-
 static void plan_tensor(struct job *j, struct shard *s, const struct tensor *t)
 {
     int layer = 0;
@@ -311,7 +300,7 @@ static void plan_tensor(struct job *j, struct shard *s, const struct tensor *t)
              in / AFFINE_GROUP);
     add_item(j, s, t, PART_BIASES, arena_printf(&j->arena, "%s.biases", module), DTYPE_BF16,
              in / AFFINE_GROUP);
-    add_entry(j, module);
+    rewrite_config_add_int8(j->new_config, module);
     s->changed = true;
     j->result->quantized++;
 }
@@ -378,30 +367,23 @@ static void plan_shards(struct job *j)
     }
 }
 
-/* The source's index with the new tensors; what else it says of the whole stays. */
 static bool plan_index(struct job *j)
 {
     const char *path = path_join(&j->arena, j->source->folder, INDEX);
     if (!file_exists(path)) /* one file without an index */
         return true;
-    json_t *index = json_read_file(path, INDEX_LIMIT, JSON_DEPTH_DEFAULT, j->err);
-    if (!index)
-        return false;
-    json_t *map = json_object(), *metadata = json_object_get(index, "metadata");
+    struct buffer text = {0};
+    json_t *map = json_object();
     for (size_t s = 0; s < j->source->shard_count; s++)
         for (size_t i = 0; i < j->shards[s].count; i++)
             json_object_set_new(map, j->shards[s].items[i].spec.name,
                                 json_string(j->shards[s].name));
-    if (!metadata) {
-        metadata = json_object();
-        json_object_set_new(index, "metadata", metadata);
-    }
-    json_object_set_new(metadata, "total_size", json_integer((json_int_t)j->result->bytes));
-    json_object_set_new(index, "weight_map", map);
-    json_write_canonical(index, 2, &j->index_text);
-    buffer_char(&j->index_text, '\n');
-    json_decref(index);
-    return true;
+    const bool ok =
+        file_read(path, INDEX_LIMIT, &text, j->err) &&
+        rewrite_index(text.data, text.length, path, map, j->result->bytes, &j->index_text, j->err);
+    buffer_free(&text);
+    json_decref(map);
+    return ok;
 }
 
 static bool plan_manifest(struct job *j)
@@ -416,11 +398,9 @@ static bool plan_manifest(struct job *j)
 static bool plan(struct job *j)
 {
     struct transform_result *r = j->result;
-    j->new_config = json_deep_copy(j->source->config);
-    json_object_del(j->new_config, "vision_config");
+    j->new_config = rewrite_config(j->source->config);
     plan_shards(j);
-    json_write_canonical(j->new_config, 2, &j->config_text);
-    buffer_char(&j->config_text, '\n');
+    rewrite_text(j->new_config, &j->config_text);
     if (!plan_index(j) || (j->split && !plan_manifest(j)))
         return false;
     r->source_bytes = j->source->tensor_bytes;
