@@ -5,12 +5,11 @@
 #include "base/uncached.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { PIECE = 1 << 20, WRITTEN_PIECE = 8 << 20, BEHIND = 4 * WRITTEN_PIECE };
+enum { READ_BYTES = 1 << 20 };
 
 struct digest {
     pthread_t thread;
@@ -20,8 +19,8 @@ struct digest {
     const char *path;
     void (*done)(void *);
     void *argument;
-    uint64_t there, hashed, generation; /* below: under the mutex */
-    bool written;                       /* by somebody else, meanwhile */
+    uint64_t there, hashed, generation; /* below: under the mutex; there: in the file */
+    struct piece *kept[PIECE_COUNT];    /* NULL or held, not hashed yet */
     bool closed, sync, stopped, ready, failed;
     struct error err;
     char hex[SHA256_HEX];
@@ -33,8 +32,7 @@ static size_t read_piece(struct digest *d, uint8_t *data, size_t length, uint64_
 {
     ssize_t n;
     do
-        n = d->written ? pread(d->fd, data, length, (off_t)offset)
-                       : uncached_pread(d->fd, data, length, offset);
+        n = uncached_pread(d->fd, data, length, offset);
     while (n < 0 && errno == EINTR);
     if (n < 0)
         error_errno(err, d->path, "cannot read it back");
@@ -45,19 +43,30 @@ static size_t read_piece(struct digest *d, uint8_t *data, size_t length, uint64_
     return n > 0 ? (size_t)n : 0;
 }
 
-/* What was hashed up to here goes to the disk; what has been on its way for a while is waited for
- * and leaves the page cache, where it would only take the room of other things: fresh pages for
- * gigabytes cost more than the disk. Errors show in the fsync at the end. */
-static void let_go(const struct digest *d, uint64_t at)
+/* Takes the piece that begins there, if it is in memory; else *end comes down to where one begins.
+ * Under the mutex. */
+static struct piece *take_piece(struct digest *d, uint64_t at, uint64_t *end)
 {
-    sync_file_range(d->fd, (off_t)(at - WRITTEN_PIECE), WRITTEN_PIECE, SYNC_FILE_RANGE_WRITE);
-    if (at < BEHIND)
-        return;
-    const off_t old = (off_t)(at - BEHIND);
-    sync_file_range(d->fd, old, WRITTEN_PIECE,
-                    SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-                        SYNC_FILE_RANGE_WAIT_AFTER);
-    posix_fadvise(d->fd, old, WRITTEN_PIECE, POSIX_FADV_DONTNEED);
+    for (size_t i = 0; i < PIECE_COUNT; i++) {
+        struct piece *p = d->kept[i];
+        if (p && p->at == at) {
+            d->kept[i] = NULL;
+            return p;
+        }
+        if (p && p->at < *end)
+            *end = p->at;
+    }
+    return NULL;
+}
+
+/* Under the mutex. */
+static void drop_pieces(struct digest *d)
+{
+    for (size_t i = 0; i < PIECE_COUNT; i++)
+        if (d->kept[i]) {
+            piece_let_go(d->kept[i]);
+            d->kept[i] = NULL;
+        }
 }
 
 /* Hashes until the writer is done, or stopped; false after a failure that no restart has undone. */
@@ -74,19 +83,28 @@ static bool follow(struct digest *d, struct sha256 **hash, uint8_t *data, struct
             at = 0;
         }
         d->hashed = at;
-        if (d->stopped || (d->closed && at >= d->there))
+        if (d->stopped)
             break;
-        if (at >= d->there) {
+        uint64_t end = d->there;
+        struct piece *piece = take_piece(d, at, &end);
+        if (!piece && at >= end) {
+            if (d->closed)
+                break;
             pthread_cond_wait(&d->changed, &d->mutex);
             continue;
         }
-        const uint64_t left = d->there - at;
         pthread_mutex_unlock(&d->mutex);
-        const size_t n = read_piece(d, data, left < PIECE ? (size_t)left : PIECE, at, err);
-        sha256_update(*hash, data, n);
+        size_t n;
+        if (piece) {
+            n = piece->length;
+            sha256_update(*hash, piece->data, n);
+            piece_let_go(piece);
+        } else {
+            n = read_piece(d, data, end - at < READ_BYTES ? (size_t)(end - at) : READ_BYTES, at,
+                           err);
+            sha256_update(*hash, data, n);
+        }
         at += n;
-        if (d->written && at / WRITTEN_PIECE > (at - n) / WRITTEN_PIECE)
-            let_go(d, at / WRITTEN_PIECE * WRITTEN_PIECE);
         pthread_mutex_lock(&d->mutex);
         if (n == 0 && generation == d->generation) {
             pthread_mutex_unlock(&d->mutex);
@@ -101,7 +119,7 @@ static void *run(void *argument)
 {
     struct digest *d = argument;
     struct error err = {0};
-    uint8_t *data = memory_alloc(PIECE), bytes[SHA256_BYTES];
+    uint8_t *data = memory_alloc(READ_BYTES), bytes[SHA256_BYTES];
     struct sha256 *hash = sha256_begin();
     bool ok = follow(d, &hash, data, &err);
     sha256_finish(hash, bytes);
@@ -116,6 +134,7 @@ static void *run(void *argument)
     d->failed = !ok;
     d->err = err;
     d->ready = true;
+    drop_pieces(d);
     const bool stopped = d->stopped;
     pthread_mutex_unlock(&d->mutex);
     if (d->done && !stopped)
@@ -123,13 +142,11 @@ static void *run(void *argument)
     return NULL;
 }
 
-struct digest *digest_begin(int fd, const char *path, bool written, void (*done)(void *),
-                            void *argument)
+struct digest *digest_begin(int fd, const char *path, void (*done)(void *), void *argument)
 {
     struct digest *d = memory_alloc(sizeof *d);
     d->fd = fd;
     d->path = path;
-    d->written = written;
     d->done = done;
     d->argument = argument;
     pthread_mutex_init(&d->mutex, NULL);
@@ -149,9 +166,25 @@ void digest_advance(struct digest *d, uint64_t length)
     pthread_mutex_unlock(&d->mutex);
 }
 
+void digest_hand(struct digest *d, struct piece *piece)
+{
+    pthread_mutex_lock(&d->mutex);
+    /* Else the transfer would wait for all that lies between. */
+    if (!d->ready && piece->at - d->hashed <= (uint64_t)PIECE_COUNT * PIECE_BYTES)
+        for (size_t i = 0; i < PIECE_COUNT; i++)
+            if (!d->kept[i]) {
+                d->kept[i] = piece;
+                piece_hold(piece);
+                pthread_cond_signal(&d->changed);
+                break;
+            }
+    pthread_mutex_unlock(&d->mutex);
+}
+
 void digest_restart(struct digest *d)
 {
     pthread_mutex_lock(&d->mutex);
+    drop_pieces(d);
     d->there = d->hashed = 0;
     d->generation++;
     pthread_cond_signal(&d->changed);

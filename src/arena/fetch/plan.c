@@ -56,7 +56,7 @@ static bool start(struct reading *r, struct fetch_item *item, struct error *err)
     if (r->fd < 0)
         return error_errno(err, item->path, "cannot open");
     posix_fadvise(r->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-    r->digest = digest_begin(r->fd, item->path, false, NULL, NULL);
+    r->digest = digest_begin(r->fd, item->path, NULL, NULL);
     digest_advance(r->digest, item->found_bytes);
     digest_close(r->digest, false);
     return true;

@@ -1,5 +1,6 @@
 #include "arena/fetch/store.h"
 
+#include "arena/fetch/writer.h"
 #include "base/buffer.h"
 #include "base/file.h"
 
@@ -16,7 +17,6 @@
 #include <unistd.h>
 
 static const char PARTS[] = ".mlxfast-fetch";
-enum { SYNC_EVERY = 8 << 20, PIECE = 1 << 20 };
 
 static const char *part_path(struct arena *a, const char *folder, const struct fetch_file *f)
 {
@@ -57,14 +57,14 @@ bool fetch_part_open(struct fetch_store *s, const struct fetch_file *f, struct f
         error_set(err, "NOT-A-REGULAR-FILE", "not a regular file");
         return error_at(err, path, NULL, NULL);
     }
-    part->length = part->synced = (uint64_t)st.st_size;
+    part->length = (uint64_t)st.st_size;
     return part->length <= f->bytes || fetch_part_cut(part, 0, err);
 }
 
-static bool write_failed(const struct fetch_part *part, struct error *err)
+static bool write_failed(const struct fetch_part *part, int why, struct error *err)
 {
     struct statvfs fs;
-    const int why = errno;
+    errno = why;
     if (why != ENOSPC && why != EDQUOT && why != EFBIG)
         return error_errno(err, part->path, "cannot write");
     char value[32];
@@ -76,58 +76,86 @@ static bool write_failed(const struct fetch_part *part, struct error *err)
     return error_at(err, part->path, known ? "free bytes" : NULL, known ? value : NULL);
 }
 
+void fetch_part_hash(struct fetch_part *part, struct digest *digest)
+{
+    part->digest = digest;
+    if (part->writer)
+        writer_tell(part->writer, digest);
+}
+
+/* What is held is on its way, to the file and to the hash. */
+static void put(struct fetch_part *part)
+{
+    if (part->held == 0)
+        return;
+    part->piece->length = part->held;
+    part->held = 0;
+    if (part->digest)
+        digest_hand(part->digest, part->piece);
+    writer_put(part->writer, part->piece);
+    part->piece = NULL;
+}
+
 bool fetch_part_flush(struct fetch_part *part, struct error *err)
 {
-    const uint8_t *p = part->piece;
-    const uint64_t whole = part->length;
-    part->length -= part->held; /* after a failure: what the file has */
-    while (part->held > 0) {
-        const ssize_t n = pwrite(part->fd, p, part->held, (off_t)part->length);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0) {
-            part->held = 0;
-            return write_failed(part, err);
-        }
-        p += n;
-        part->held -= (size_t)n;
-        part->length += (uint64_t)n;
+    int why;
+    uint64_t length;
+    put(part);
+    if (!part->writer || writer_drain(part->writer, &why, &length))
+        return true;
+    part->length = length;
+    return write_failed(part, why, err);
+}
+
+static void take_piece(struct fetch_part *part)
+{
+    if (!part->ring)
+        part->ring = piece_ring_make();
+    if (!part->writer) {
+        part->writer = writer_begin(part->fd, part->path);
+        writer_tell(part->writer, part->digest);
     }
-    part->length = whole;
-    if (part->length - part->synced >= SYNC_EVERY) { /* a short fsync at the end */
-        sync_file_range(part->fd, (off_t)part->synced, (off_t)(part->length - part->synced),
-                        SYNC_FILE_RANGE_WRITE);
-        part->synced = part->length;
-    }
-    return true;
+    part->piece = piece_ring_take(part->ring, part->length);
 }
 
 bool fetch_part_write(struct fetch_part *part, const void *data, size_t length, struct error *err)
 {
-    if (!part->piece)
-        part->piece = memory_alloc(PIECE);
     for (const uint8_t *p = data; length > 0;) {
-        const size_t n = length < PIECE - part->held ? length : PIECE - part->held;
-        memcpy(part->piece + part->held, p, n);
+        if (!part->piece)
+            take_piece(part);
+        const size_t room = part->piece->room - part->held, n = length < room ? length : room;
+        memcpy(part->piece->data + part->held, p, n);
         part->held += n;
         part->length += n;
         p += n;
         length -= n;
-        if (part->held == PIECE && !fetch_part_flush(part, err))
-            return false;
+        if (n == room)
+            put(part);
     }
-    return true;
+    return !part->writer || !writer_has_failed(part->writer) || fetch_part_flush(part, err);
+}
+
+static void drop_piece(struct fetch_part *part)
+{
+    part->held = 0;
+    if (part->piece)
+        piece_let_go(part->piece);
+    part->piece = NULL;
 }
 
 bool fetch_part_cut(struct fetch_part *part, uint64_t length, struct error *err)
 {
     if (length == 0)
-        part->held = 0;
-    else if (!fetch_part_flush(part, err))
+        drop_piece(part);
+    if (!fetch_part_flush(part, err))
         return false;
+    if (part->digest)
+        digest_restart(part->digest); /* first: it must not see the file end before its time */
     if (ftruncate(part->fd, (off_t)length) != 0)
         return error_errno(err, part->path, "cannot cut");
-    part->length = part->synced = length;
+    part->length = length;
+    if (part->digest)
+        digest_advance(part->digest, length);
     if (length == 0)
         unlink(part->etag_path);
     return true;
@@ -193,8 +221,11 @@ void fetch_part_close(struct fetch_part *part)
     if (part->fd < 0)
         return;
     fetch_part_flush(part, NULL); /* what is lost is asked for again */
-    free(part->piece);
-    part->piece = NULL;
+    drop_piece(part);
+    writer_end(part->writer);
+    piece_ring_free(part->ring);
+    part->writer = NULL;
+    part->ring = NULL;
     close(part->fd);
     part->fd = -1;
     if (part->length == 0) { /* nothing to continue */

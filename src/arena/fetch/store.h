@@ -6,6 +6,11 @@
 
 #include "arena/fetch/manifest.h"
 
+struct digest;
+struct piece;
+struct piece_ring;
+struct writer;
+
 struct fetch_store {
     struct arena *arena;
     const char *folder, *parts;
@@ -16,9 +21,12 @@ enum { FETCH_ETAG_MOST = 256 };
 struct fetch_part {
     int fd; /* -1: not open */
     const char *path, *etag_path;
-    uint64_t length, synced; /* length: with what is held */
-    uint8_t *piece;          /* what comes in small pieces is written in large ones */
-    size_t held;             /* bytes in it, not in the file yet */
+    uint64_t length;         /* with what is held, or under way to the file */
+    struct piece *piece;     /* what comes in small pieces is written in large ones; or NULL */
+    size_t held;             /* bytes in it */
+    struct piece_ring *ring; /* made with the first byte that comes */
+    struct writer *writer;   /* likewise */
+    struct digest *digest;   /* that gets the same bytes; or NULL */
 };
 
 /* Makes the folder and the one of the parts. Error IO. */
@@ -27,9 +35,13 @@ bool fetch_store_open(struct arena *a, const char *folder, struct fetch_store *s
 /* Opens or makes the part; one that is longer than the file is cut to nothing. */
 bool fetch_part_open(struct fetch_store *s, const struct fetch_file *f, struct fetch_part *part,
                      struct error *err);
-/* Errors: FETCH-DISK-FULL, IO; both name the part's path. */
+/* Who hashes the part from now on; NULL before the digest is freed. */
+void fetch_part_hash(struct fetch_part *part, struct digest *digest);
+/* Errors: FETCH-DISK-FULL, IO; both name the part's path. One of bytes that were written before may
+ * come with later ones; part->length is then what the file has. */
 bool fetch_part_write(struct fetch_part *part, const void *data, size_t length, struct error *err);
-bool fetch_part_flush(struct fetch_part *part, struct error *err); /* nothing is held any more */
+bool fetch_part_flush(struct fetch_part *part, struct error *err); /* all of it is in the file */
+/* The digest starts over, and has the file as it is then. */
 bool fetch_part_cut(struct fetch_part *part, uint64_t length, struct error *err);
 /* The ETag that the bytes of the part had at that base URL; "" where none is kept. */
 void fetch_part_keep_etag(struct fetch_part *part, const char *base, const char *etag);

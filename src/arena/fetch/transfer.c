@@ -1,5 +1,6 @@
-/* See transfer.h. One thread moves the bytes of every file (libcurl multi), one thread for each
- * file hashes behind it. A task is a file: it waits, transfers, is hashed, and is done or failed.
+/* See transfer.h. One thread moves the bytes of every file (libcurl multi); each file has a thread
+ * that writes and one that hashes what came. A task is a file: it waits, transfers, is hashed, and
+ * is done or failed.
  */
 #include "arena/fetch/transfer.h"
 
@@ -86,7 +87,6 @@ static const char *base_shown(const struct task *t)
 static bool start_over(struct task *t)
 {
     t->etag[0] = '\0';
-    digest_restart(t->digest); /* first: it must not see the file end before its time */
     return fetch_part_cut(&t->part, 0, &t->local) || local_failure(t);
 }
 
@@ -108,12 +108,8 @@ static bool judge(struct task *t)
                                       t->etag, &offset, &t->err);
     if (t->verdict != FETCH_TAKE)
         return true;
-    if (offset < t->part.length) {
-        digest_restart(t->digest);
-        if (!fetch_part_cut(&t->part, offset, &t->local))
-            return local_failure(t);
-        digest_advance(t->digest, offset);
-    }
+    if (offset < t->part.length && !fetch_part_cut(&t->part, offset, &t->local))
+        return local_failure(t);
     if (t->response.etag[0] && offset == 0) {
         text_copy(t->etag, sizeof t->etag, t->response.etag);
         fetch_part_keep_etag(&t->part, base_shown(t), t->etag);
@@ -121,21 +117,10 @@ static bool judge(struct task *t)
     return true;
 }
 
-/* The file has more than before. */
-static void written(struct task *t)
-{
-    t->flushed_ns = clock_now_ns();
-    digest_advance(t->digest, t->part.length - t->part.held);
-}
-
 static bool flush(struct task *t)
 {
-    if (t->part.held == 0)
-        return true;
-    if (!fetch_part_flush(&t->part, &t->local))
-        return local_failure(t);
-    written(t);
-    return true;
+    t->flushed_ns = clock_now_ns();
+    return fetch_part_flush(&t->part, &t->local) || local_failure(t);
 }
 
 static size_t on_body(char *data, size_t size, size_t count, void *argument)
@@ -155,13 +140,13 @@ static size_t on_body(char *data, size_t size, size_t count, void *argument)
                   bytes);
         return 0;
     }
-    const uint64_t in_file = t->part.length - t->part.held;
+    const uint64_t put = t->part.length - t->part.held;
     if (!fetch_part_write(&t->part, data, length, &t->local)) {
         local_failure(t);
         return 0;
     }
-    if (t->part.length - t->part.held != in_file)
-        written(t);
+    if (t->part.length - t->part.held != put)
+        t->flushed_ns = clock_now_ns();
     return length;
 }
 
@@ -239,7 +224,6 @@ static void whole(struct task *t)
 static void attempt(struct task *t)
 {
     if (t->part.length == t->item->file->bytes) {
-        digest_advance(t->digest, t->part.length);
         whole(t);
         return;
     }
@@ -262,6 +246,20 @@ static void wake(void *multi)
     curl_multi_wakeup(multi);
 }
 
+static void begin_digest(struct task *t)
+{
+    t->digest = digest_begin(t->part.fd, t->part.path, wake, t->work->multi);
+    fetch_part_hash(&t->part, t->digest);
+    digest_advance(t->digest, t->part.length);
+}
+
+static void end_digest(struct task *t)
+{
+    fetch_part_hash(&t->part, NULL);
+    digest_abandon(t->digest);
+    t->digest = NULL;
+}
+
 static bool begin(struct task *t)
 {
     const struct fetch_item *item = t->item;
@@ -272,8 +270,7 @@ static bool begin(struct task *t)
     if (!fetch_part_open(t->work->store, item->file, &t->part, &t->local))
         return local_failure(t);
     t->resumed = t->furthest = t->part.length;
-    t->digest = digest_begin(t->part.fd, t->part.path, true, wake, t->work->multi);
-    digest_advance(t->digest, t->part.length);
+    begin_digest(t);
     attempt(t);
     return !t->is_local;
 }
@@ -305,8 +302,7 @@ static void next_source(struct task *t)
         return;
     }
     t->state = TASK_FAILED;
-    digest_abandon(t->digest);
-    t->digest = NULL;
+    end_digest(t);
     fetch_part_close(&t->part);
 }
 
@@ -458,6 +454,7 @@ static void conclude(struct task *t)
 {
     char hex[SHA256_HEX];
     const struct fetch_file *f = t->item->file;
+    fetch_part_hash(&t->part, NULL);
     const bool read = digest_take(t->digest, hex, &t->local);
     t->digest = NULL;
     if (!read) {
@@ -481,7 +478,7 @@ static void conclude(struct task *t)
     error_set(&t->err, "FETCH-SHA256", "expected SHA-256 %s, the %" PRIu64 " bytes have %s",
               f->sha256, f->bytes, hex);
     name_the_file(t);
-    t->digest = digest_begin(t->part.fd, t->part.path, true, wake, t->work->multi);
+    begin_digest(t);
     if (!start_over(t))
         return;
     t->afresh = true;
@@ -607,7 +604,7 @@ bool fetch_transfer(struct arena *a, const struct fetch_rules *rules, struct fet
             curl_easy_cleanup(t->easy);
         }
         curl_slist_free_all(t->headers);
-        digest_abandon(t->digest);
+        end_digest(t);
         fetch_part_close(&t->part);
     }
     curl_multi_cleanup(w.multi);
