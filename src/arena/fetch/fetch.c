@@ -30,19 +30,37 @@ struct job {
     void (*note)(const struct error *fault);
 };
 
+/* Here and not where the track is read, so that whoever only reads it needs no libcurl. */
+static bool check_url(const struct fetch_track *t, const char *key, const char *url,
+                      struct error *err)
+{
+    struct error why = {0};
+    if (!url || !*url || fetch_url_check_base(key, url, &why))
+        return true;
+    error_set(err, "TRACK-INVALID", "%s", why.message);
+    return error_at(err, t->file, key, why.value);
+}
+
+static bool read_track(struct arena *a, const struct fetch_settings *s, struct fetch_track *t,
+                       struct error *err)
+{
+    return fetch_track_read(a, s->track, s->drafter, t, err) &&
+           check_url(t, "base_url", t->base_url, err) &&
+           check_url(t, "fallback_url", t->fallback_url, err);
+}
+
 bool fetch_folder(struct arena *a, const struct fetch_settings *s, const char **folder,
                   struct error *err)
 {
     struct fetch_track track;
-    return fetch_track_read(a, s->track, s->drafter, &track, err) &&
-           fetch_settings_folder(a, s, &track, folder, err);
+    return read_track(a, s, &track, err) && fetch_settings_folder(a, s, &track, folder, err);
 }
 
 static bool gather(struct job *j, struct error *err)
 {
     const struct fetch_settings *s = j->s;
     struct fetch_rules *r = &j->rules;
-    if (!fetch_track_read(j->a, s->track, s->drafter, &j->track, err) ||
+    if (!read_track(j->a, s, &j->track, err) ||
         !fetch_settings_folder(j->a, s, &j->track, &j->folder, err) ||
         !fetch_manifest_read(j->a, s->manifest ? s->manifest : j->track.manifest, &j->manifest,
                              err))

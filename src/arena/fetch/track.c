@@ -1,6 +1,5 @@
 #include "arena/fetch/track.h"
 
-#include "arena/fetch/url.h"
 #include "base/buffer.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -68,16 +67,6 @@ static bool check_inside(const struct json_view *v, const char *key, const char 
     return error_at(err, v->file, key, path);
 }
 
-static bool check_url(const struct json_view *v, const char *key, const char *url,
-                      struct error *err)
-{
-    struct error why = {0};
-    if (!url || !*url || fetch_url_check_base(key, url, &why))
-        return true;
-    error_set(err, "TRACK-INVALID", "%s", why.message);
-    return error_at(err, v->file, key, why.value);
-}
-
 static bool read_model(struct arena *a, const char *folder, const struct json_view *v,
                        struct fetch_track *t, struct error *err)
 {
@@ -101,9 +90,7 @@ static bool read_model(struct arena *a, const char *folder, const struct json_vi
     }
     if (!check_inside(v, "manifest", t->manifest, true, err) ||
         !check_inside(v, "folder", t->folder, false, err) ||
-        !check_inside(v, "link", t->link, false, err) ||
-        !check_url(v, "base_url", t->base_url, err) ||
-        !check_url(v, "fallback_url", t->fallback_url, err))
+        !check_inside(v, "link", t->link, false, err))
         return false;
     t->manifest = path_join(a, folder, t->manifest);
     t->folder = from_root(a, t->root, t->folder);
@@ -146,7 +133,7 @@ bool fetch_track_parse(struct arena *a, const char *folder, const char *text, si
                        bool drafter, struct fetch_track *out, struct error *err)
 {
     const char *file = path_join(a, folder, "fetch.json");
-    *out = (struct fetch_track){0};
+    *out = (struct fetch_track){.file = file};
     place(a, folder, out);
     json_t *value = json_parse_strict(text, length, JSON_DEPTH_DEFAULT, file, err);
     const bool ok = value && read_value(a, folder, value, file, drafter, out, err);

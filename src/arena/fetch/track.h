@@ -21,6 +21,7 @@
 enum { FETCH_TRACK_BYTES_MOST = 1 << 16 }; /* of fetch.json */
 
 struct fetch_track {
+    const char *file;                                    /* fetch.json */
     const char *id, *root;                               /* root: the repository */
     const char *manifest, *repo, *revision;              /* manifest: a path that can be opened */
     const char *base_url, *fallback_url, *folder, *link; /* NULL: none */
@@ -28,7 +29,7 @@ struct fetch_track {
 };
 
 /* track is an id below tracks/, or a folder's path (with '/'). Errors: TRACK-UNKNOWN, the names of
- * json.h, TRACK-INVALID. */
+ * json.h, TRACK-INVALID. What the URLs are nobody has looked at yet. */
 bool fetch_track_read(struct arena *a, const char *track, bool drafter, struct fetch_track *out,
                       struct error *err);
 /* The same of fetch.json's text; folder: the track's, an absolute path. */
