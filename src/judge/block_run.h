@@ -28,7 +28,7 @@ struct block_run_plan {
     const struct fidelity_limits *limits;
     double run_ceiling_seconds; /* per token */
     const struct measure_watch
-        *watch; /* of the phase "block-decode", the engine warm; NULL: nobody */
+        *watch;          /* of the phase "block-decode", the engine warm; NULL: nobody */
     int64_t rewarm_runs; /* dflash_decode_warm between watch->before and the clock */
     bool quiet;
 };

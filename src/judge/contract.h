@@ -89,8 +89,8 @@ struct contract {
 
     /* A key of ours: how much longer than its timed prefill the prefill of a candidate's decode
      * seed may take, which is not scored; not declared: COMBINE_SEED_WINDOW_TOLERANCE. */
-    /* A key of ours: prefills (or warm rounds of blocks) between the gates and the clock, 0 where it
-     * is not declared. An engine that stood still while the machine was looked at is cold. */
+    /* A key of ours: prefills (or warm rounds of blocks) between the gates and the clock, 0 where
+     * it is not declared. An engine that stood still while the machine was looked at is cold. */
     int64_t rewarm_runs;
     bool has_seed_window_tolerance;
     double seed_window_tolerance;
