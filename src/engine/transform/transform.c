@@ -19,7 +19,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -578,19 +577,6 @@ static bool write_folder(struct job *j, struct folder_build *build)
     return placed || (ok && j->o->inspect);
 }
 
-/* The source is left as it is: nothing is made within it. */
-static bool check_apart(const struct folder_build *build, const char *source, struct error *err)
-{
-    char parent[PATH_MAX], root[PATH_MAX];
-    if (realpath(build->parent, parent) == NULL || realpath(source, root) == NULL)
-        return error_errno(err, build->out, "cannot tell whether it lies within the source");
-    const size_t n = strlen(root);
-    if (strncmp(parent, root, n) != 0 || (parent[n] != '\0' && parent[n] != '/'))
-        return true;
-    error_set(err, "IO", "the result may not lie within its source");
-    return error_at(err, build->out, "--source", root);
-}
-
 static bool make(struct job *j)
 {
     struct folder_build build;
@@ -600,8 +586,7 @@ static bool make(struct job *j)
     j->split = experts_is_split(j->source->model_type);
     select_tensors(j);
     if (!check_inventory(j, &j->kept, &j->config) ||
-        !folder_plan(&j->arena, j->o->out, &build, j->err) ||
-        !check_apart(&build, j->o->source, j->err) || !plan(j) ||
+        !folder_plan(&j->arena, j->o->out, &build, j->err) || !plan(j) ||
         !weights_cap_check(j->result->max_bytes, j->result->file_bytes, j->o->out, j->err))
         return false;
     build.scratch = j->o->inspect != NULL;
