@@ -80,7 +80,7 @@ bool calibration_health(const struct calibration_prompt *p, const struct calibra
                         struct error *err);
 
 /* The control legs of a run, null pairs' among them. Every leg must be healthy where every pair
- * counts (the mean of pairs); where the median of pairs is what counts, more than half must be: a
+ * counts (the mean of pairs); where the median of pairs is what counts, half of them must be: a
  * single slow leg is weather then, and moves nothing. */
 struct calibration_tally {
     bool every;
