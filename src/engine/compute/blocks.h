@@ -1,12 +1,12 @@
-/* Blocks: what a model is written against, and what a backend (cpu, later cuda) implements whole.
+/* Blocks: what a model is written against, and what a backend (cpu, cuda) implements whole.
  *
  * The backend holds the residual stream x: R rows of `hidden` values at absolute positions
  * pos0 .. pos0+R-1 (1 <= R <= max_rows). Each block reads and updates it in place. One arithmetic
  * is law (numerics.md): a row's result is the same bits for any R, any number of threads, any
  * instruction set. Nothing here allocates after compute_new and kv_layer_new.
  *
- * Weights stay where the checkpoint has them (mapped, possibly unaligned); a backend may repack at
- * compute_prepare_* time, values unchanged. */
+ * Weights stay where the checkpoint has them (mapped, possibly unaligned); a backend with memory of
+ * its own copies them, and may repack them, at compute_prepare_* time, values unchanged. */
 #ifndef MLXFAST_ENGINE_COMPUTE_BLOCKS_H
 #define MLXFAST_ENGINE_COMPUTE_BLOCKS_H
 
@@ -82,7 +82,15 @@ struct head_block {
     struct weight_matrix output; /* [vocab, hidden] */
 };
 
+/* How sums are taken. Strict: the bits of numerics.md, for any number of rows. Fast: where a
+ * backend has quicker ways for many rows (tensor cores in prefill), it takes them; deterministic,
+ * and its drift is measured (docs/cuda.md). The CPU backend knows no other arithmetic than the
+ * strict one. */
+enum arithmetic { ARITHMETIC_STRICT, ARITHMETIC_FAST };
+
 struct compute_options {
+    const char *backend; /* "cpu", "cuda"; NULL: cpu */
+    enum arithmetic arithmetic;
     int threads;     /* 0: one per available core */
     const char *cpu; /* "portable", "avx2", "avx512", "neon"; NULL: MLXFAST_CPU, else the best */
     enum activations activations;
@@ -113,9 +121,19 @@ struct context_block {
 struct compute;  /* a backend instance: threads, scratch, the stream x */
 struct kv_layer; /* keys and values of one layer; slot of position p is p % capacity */
 struct tap_rows; /* stream rows kept after some layers; the row of position p is p % capacity */
+struct head_pick;
 
-/* Errors: CPU-UNSUPPORTED (an instruction set that this machine lacks or an unknown name),
- * OUT-OF-MEMORY. */
+/* Is the backend there, and can this machine run it? Nothing is loaded yet. Errors:
+ * BACKEND-UNKNOWN, BACKEND-NOT-BUILT, ACTIVATIONS-UNSUPPORTED, CUDA-NO-DEVICE, CUDA-DRIVER-TOO-OLD,
+ * CUDA-ARCHITECTURE, CUDA-FAILED. */
+bool compute_check(const struct compute_options *options, struct error *err);
+/* The memory that a backend keeps weights, keys and values in, where it is not the machine's:
+ * false, and nothing written, for one that works in the machine's own. */
+bool compute_device_memory(const struct compute_options *options, uint64_t *available,
+                           char source[96]);
+
+/* Errors: those of compute_check, CPU-UNSUPPORTED (an instruction set that this machine lacks or an
+ * unknown name), OUT-OF-MEMORY. */
 bool compute_new(const struct compute_options *options, const struct compute_shape *shape,
                  struct compute **out, struct error *err);
 /* The bytes of scratch that compute_new would take. */
@@ -126,17 +144,63 @@ bool compute_scratch_bytes(const struct compute_options *options, const struct c
 bool compute_new_beside(struct compute *owner, const struct compute_shape *shape,
                         struct compute **out, struct error *err);
 void compute_free(struct compute *c);
-const char *compute_name(const struct compute *c);     /* "cpu avx512, 2 threads" */
-const char *compute_cpu_name(const struct compute *c); /* "avx512" */
+const char *compute_name(const struct compute *c); /* "cpu avx512, 2 threads" */
+/* What the work runs on: "avx512"; "sm_90, strict". */
+const char *compute_cpu_name(const struct compute *c);
 int compute_threads(const struct compute *c);
+const char *compute_backend_name(const struct compute *c); /* "cpu" */
+/* "NVIDIA H200"; NULL: the machine's processor. */
+const char *compute_device_name(const struct compute *c);
+enum arithmetic compute_arithmetic(const struct compute *c);
+
+/* Each block that will run, and the embedding table, once, after compute_new and before the first
+ * forward: a backend with memory of its own takes its copy here (of data that it has not got yet:
+ * a table that two instances share is copied once). Blocks and what they point to outlive the
+ * instance. Errors: OUT-OF-MEMORY, CUDA-FAILED, INTERRUPTED. */
+struct attention_block;
+struct ffn_block;
+struct head_block;
+struct context_block;
+bool compute_prepare_embedding(struct compute *c, const struct weight_matrix *table,
+                               struct error *err);
+bool compute_prepare_attention(struct compute *c, const struct attention_block *b,
+                               struct error *err);
+bool compute_prepare_ffn(struct compute *c, const struct ffn_block *b, struct error *err);
+bool compute_prepare_head(struct compute *c, const struct head_block *b, struct error *err);
+bool compute_prepare_context(struct compute *c, const struct context_block *b, struct error *err);
+/* What all of the above took so far, as the backend reads it; 0: it reads the checkpoint's. */
+uint64_t compute_prepared_bytes(const struct compute *c);
 
 /* capacity must be at least window + max_rows - 1 for sliding layers, the context for full ones. */
 bool kv_layer_new(struct compute *c, int kv_heads, int head_dim, int64_t capacity,
                   struct kv_layer **out, struct error *err);
 void kv_layer_free(struct kv_layer *kv);
 size_t kv_layer_bytes(const struct kv_layer *kv);
-/* The same before there is one; UINT64_MAX: more than can be. */
-uint64_t kv_layer_need(enum activations a, int kv_heads, int head_dim, int64_t capacity);
+/* The same before there is one, in that backend (NULL: cpu); UINT64_MAX: more than can be. */
+uint64_t kv_layer_need(const char *backend, enum activations a, int kv_heads, int head_dim,
+                       int64_t capacity);
+
+/* ---- A forward: blocks between a begin and an end ---- */
+
+/* Two forwards of the same owner, kind, rows and logit_rows run the same blocks on the same keys,
+ * values and taps, wherever in the sequence they are. */
+struct compute_forward {
+    const void *owner;  /* whose keys and values */
+    int kind;           /* tells the owner's kinds of forwards apart */
+    const int32_t *ids; /* [rows], or NULL: nothing is embedded */
+    int64_t pos0;
+    int rows;
+    int logit_rows;          /* of the head; 0: there is none */
+    float *logits;           /* [logit_rows, vocab] or NULL: not wanted */
+    struct head_pick *picks; /* [logit_rows] or NULL */
+};
+/* True: the backend has recorded such a forward before and runs that now; the caller leaves its
+ * blocks out and goes on with compute_end. */
+bool compute_begin(struct compute *c, const struct compute_forward *f);
+/* Ends it: logits and picks are there now. Always true on the CPU; error CUDA-FAILED. */
+bool compute_end(struct compute *c, struct error *err);
+/* The owner is going away, or its forwards will not be what they were. */
+void compute_forget(struct compute *c, const void *owner);
 
 /* x[r] = table[ids[r]]; ids are checked by the caller. table is bf16. */
 void compute_embed(struct compute *c, const struct weight_matrix *table, const int32_t *ids,
@@ -154,7 +218,8 @@ struct head_pick {
 };
 
 /* logits[i] = head(norm(x[first_row + i])), i = 0 .. rows-1, float32 [rows, vocab] (values are bf16
- * in ACTIVATIONS_BF16). picks [rows], or NULL, are taken in the same pass. */
+ * in ACTIVATIONS_BF16). picks [rows], or NULL, are taken in the same pass. Within a forward both
+ * are those of its compute_forward; the CPU needs logits (not NULL). */
 void compute_head(struct compute *c, const struct head_block *b, int first_row, int rows,
                   float *logits, struct head_pick *picks);
 

@@ -9,6 +9,11 @@
 #include <stdint.h>
 #include <string.h>
 
+/* How they are declared; a GPU's compiler needs its own words. */
+#ifndef ELEMENTARY_FUNCTION
+#define ELEMENTARY_FUNCTION static inline
+#endif
+
 #define ELEMENTARY_EXP_LOW -87.33654f
 #define ELEMENTARY_EXP_HIGH 88.72283f
 #define ELEMENTARY_LOG2_E 1.44269504f
@@ -31,7 +36,7 @@
     }
 enum { ELEMENTARY_LOG1P_COUNT = 9 };
 
-static inline float elementary_power_of_two(int k) /* -126 .. 127 */
+ELEMENTARY_FUNCTION float elementary_power_of_two(int k) /* -126 .. 127 */
 {
     const uint32_t u = (uint32_t)(k + 127) << 23;
     float f;
@@ -39,7 +44,7 @@ static inline float elementary_power_of_two(int k) /* -126 .. 127 */
     return f;
 }
 
-static inline float elementary_exp(float x)
+ELEMENTARY_FUNCTION float elementary_exp(float x)
 {
     if (isnan(x))
         return x;
@@ -64,7 +69,7 @@ static inline float elementary_exp(float x)
     return y * elementary_power_of_two(a) * elementary_power_of_two(b);
 }
 
-static inline float elementary_sigmoid(float z)
+ELEMENTARY_FUNCTION float elementary_sigmoid(float z)
 {
     const float e = elementary_exp(-fabsf(z));
     const float s = 1.0f / (1.0f + e);
@@ -74,9 +79,9 @@ static inline float elementary_sigmoid(float z)
 }
 
 /* x in [0, 1] only. */
-static inline float elementary_log1p(float x)
+ELEMENTARY_FUNCTION float elementary_log1p(float x)
 {
-    static const float terms[] = ELEMENTARY_LOG1P_TERMS;
+    const float terms[] = ELEMENTARY_LOG1P_TERMS;
     float p = terms[0];
     for (int i = 1; i < ELEMENTARY_LOG1P_COUNT; i++)
         p = fmaf(p, x, terms[i]);
@@ -84,7 +89,7 @@ static inline float elementary_log1p(float x)
     return fmaf(q, p, x);
 }
 
-static inline float elementary_softplus(float z)
+ELEMENTARY_FUNCTION float elementary_softplus(float z)
 {
     if (isnan(z))
         return z;

@@ -84,6 +84,7 @@ void compute_set_meter(struct compute *c, struct compute_meter *m);
 struct compute_meter *compute_get_meter(const struct compute *c);
 /* What compute_new gives a new instance: for a program that profiles whatever it opens. */
 void compute_set_default_meter(struct compute_meter *m);
+struct compute_meter *compute_default_meter(void);
 
 /* Around a forward. */
 void meter_forward_begin(struct compute_meter *m, int rows, int64_t position);

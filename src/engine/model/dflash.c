@@ -171,9 +171,12 @@ static bool load(struct dflash *d, const struct dflash_target *target,
                  const struct compute_shape *shape, struct error *err)
 {
     const struct dflash_config *c = &d->config;
-    const uint64_t kv = kv_layer_need(ACTIVATIONS_F32, c->kv_heads, c->head_dim, ring_of(d));
+    const char *backend = compute_backend_name(target->compute);
+    const uint64_t kv =
+        kv_layer_need(backend, ACTIVATIONS_F32, c->kv_heads, c->head_dim, ring_of(d));
     const uint64_t taps = (uint64_t)taps_of(d) * (uint64_t)shape->max_context_width * sizeof(float);
-    const struct compute_options options = {.threads = compute_threads(target->compute)};
+    const struct compute_options options = {.backend = backend,
+                                            .threads = compute_threads(target->compute)};
     struct memory_need n = {.folder = d->checkpoint->folder,
                             .weights = checkpoint_packed_bytes(d->checkpoint),
                             .token = d->checkpoint->tensor_bytes,

@@ -98,7 +98,7 @@ static bool measure_rows(const struct model_options *o, struct model_needs *n, i
     *caches = 0;
     for (int i = 0; i < n->attention_count; i++) {
         const uint64_t bytes =
-            kv_layer_need(o->compute.activations, n->kv[i].kv_heads, n->kv[i].head_dim,
+            kv_layer_need(o->compute.backend, o->compute.activations, n->kv[i].kv_heads, n->kv[i].head_dim,
                           ring_capacity(n->kv[i].window, rows, o->context));
         *caches = bytes > UINT64_MAX - *caches ? UINT64_MAX : *caches + bytes;
     }

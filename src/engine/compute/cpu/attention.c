@@ -146,7 +146,7 @@ static void measure(const struct attention_region *g)
     meter_switch(m, METER_REST);
 }
 
-void compute_attention(struct compute *c, const struct attention_block *b, struct kv_layer *kv,
+void cpu_attention(struct compute *c, const struct attention_block *b, struct kv_layer *kv,
                        int64_t pos0, int rows)
 {
     if (rows <= 0)

@@ -3,13 +3,14 @@
 #ifndef MLXFAST_ENGINE_COMPUTE_CPU_BACKEND_H
 #define MLXFAST_ENGINE_COMPUTE_CPU_BACKEND_H
 
-#include "engine/compute/blocks.h"
+#include "engine/compute/backend.h"
 #include "engine/compute/cpu/kernels.h"
 #include "engine/compute/cpu/pool.h"
 #include "engine/compute/meter.h"
 #include "engine/memory/pages.h"
 
 struct compute {
+    const struct compute_backend *backend;
     const struct cpu_kernels *kernels;
     enum activations activations;
     struct compute_shape shape;
@@ -55,6 +56,7 @@ struct compute {
 };
 
 struct kv_layer {
+    const struct compute_backend *backend;
     int kv_heads, head_dim;
     int64_t capacity;
     size_t key_bytes, value_bytes; /* of one row of one head */
@@ -63,6 +65,7 @@ struct kv_layer {
 };
 
 struct tap_rows {
+    const struct compute_backend *backend;
     int64_t capacity;
     size_t width; /* taps * hidden values of one row */
     size_t hidden;
@@ -122,6 +125,44 @@ void kv_append(const struct compute *c, const struct attention_block *b, struct 
 /* Bytes from one prepared row of n values to the next. */
 size_t prepared_stride(const struct compute *c, int n);
 uint8_t *thread_scratch(const struct compute *c, int thread);
+/* The functions of cpu_backend (backend.c) that other files have. */
+bool cpu_new(const struct compute_options *options, const struct compute_shape *shape,
+             struct compute **out, struct error *err);
+bool cpu_scratch_bytes(const struct compute_options *options, const struct compute_shape *shape,
+                       uint64_t *out, struct error *err);
+bool cpu_new_beside(struct compute *owner, const struct compute_shape *shape, struct compute **out,
+                    struct error *err);
+void cpu_free(struct compute *c);
+const char *cpu_name(const struct compute *c);
+const char *cpu_kernels_name(const struct compute *c);
+int cpu_threads(const struct compute *c);
+void cpu_set_meter(struct compute *c, struct compute_meter *m);
+struct compute_meter *cpu_get_meter(const struct compute *c);
+bool cpu_kv_new(struct compute *c, int kv_heads, int head_dim, int64_t capacity,
+                struct kv_layer **out, struct error *err);
+void cpu_kv_free(struct kv_layer *kv);
+size_t cpu_kv_bytes(const struct kv_layer *kv);
+uint64_t cpu_kv_need(enum activations a, int kv_heads, int head_dim, int64_t capacity);
+void cpu_embed(struct compute *c, const struct weight_matrix *table, const int32_t *ids, int rows);
+void cpu_attention(struct compute *c, const struct attention_block *b, struct kv_layer *kv,
+                   int64_t pos0, int rows);
+void cpu_ffn(struct compute *c, const struct ffn_block *b, int rows);
+void cpu_head(struct compute *c, const struct head_block *b, int first_row, int rows, float *logits,
+              struct head_pick *picks);
+bool cpu_taps_new(struct compute *c, int taps, int64_t capacity, struct tap_rows **out,
+                  struct error *err);
+void cpu_taps_free(struct tap_rows *t);
+size_t cpu_taps_bytes(const struct tap_rows *t);
+void cpu_tap(struct compute *c, struct tap_rows *t, int tap, int64_t pos0, int rows);
+void cpu_context(struct compute *c, const struct context_block *b, const struct tap_rows *t,
+                 int64_t pos0, int rows);
+void cpu_append(struct compute *c, const struct attention_block *b, struct kv_layer *kv,
+                int64_t pos0, int rows);
+void cpu_read_taps(const struct tap_rows *t, int64_t position, float *out);
+void cpu_read_rows(const struct compute *c, int first_row, int rows, float *out);
+double cpu_roofline_read(struct compute *c, const void *data, size_t bytes);
+struct roofline_peak cpu_roofline_peak(struct compute *c);
+
 /* What the shape, the kernels and c->threads ask for; SIZE_MAX: more than can be. scratch_new takes
  * it and points c's pieces into it; false: no memory. */
 size_t scratch_bytes(const struct compute *c);

@@ -24,19 +24,12 @@ static bool shape_is_sane(const struct compute_shape *s)
     return (int64_t)s->head_dim * s->max_heads <= LIMIT;
 }
 
-static struct compute_meter *default_meter;
-
-void compute_set_default_meter(struct compute_meter *m)
-{
-    default_meter = m;
-}
-
-void compute_set_meter(struct compute *c, struct compute_meter *m)
+void cpu_set_meter(struct compute *c, struct compute_meter *m)
 {
     c->meter = m;
 }
 
-struct compute_meter *compute_get_meter(const struct compute *c)
+struct compute_meter *cpu_get_meter(const struct compute *c)
 {
     return c->meter;
 }
@@ -51,6 +44,7 @@ static bool begin(const struct cpu_kernels *kernels, enum activations activation
     struct compute *c = calloc(1, sizeof *c);
     if (c == NULL)
         return error_set(err, "OUT-OF-MEMORY", "no memory for the CPU backend");
+    c->backend = &cpu_backend;
     c->kernels = kernels;
     c->activations = activations;
     c->shape = *shape;
@@ -67,7 +61,7 @@ static bool begin(const struct cpu_kernels *kernels, enum activations activation
     c->cost_per_thread = 4e5;
     c->pool = borrowed;
     c->borrows_pool = borrowed != NULL;
-    c->meter = borrowed == NULL ? default_meter : NULL;
+    c->meter = borrowed == NULL ? compute_default_meter() : NULL;
     if (borrowed == NULL && !pool_new(threads, &c->pool, err)) {
         free(c);
         return false;
@@ -81,7 +75,7 @@ static bool finish(struct compute *c, struct compute **out, struct error *err)
     c->threads = pool_threads(c->pool);
     if (!scratch_new(c)) {
         const size_t wanted = scratch_bytes(c);
-        compute_free(c);
+        cpu_free(c);
         return error_set(err, "OUT-OF-MEMORY", "no memory for %zu bytes of scratch", wanted);
     }
     snprintf(c->name, sizeof c->name, "cpu %s, %d thread%s", c->kernels->name, c->threads,
@@ -105,7 +99,7 @@ static void trace_kernels(const struct cpu_kernels *chosen, enum activations a)
         trace_ran(TRACE_BF16_DOT);
 }
 
-bool compute_new(const struct compute_options *options, const struct compute_shape *shape,
+bool cpu_new(const struct compute_options *options, const struct compute_shape *shape,
                  struct compute **out, struct error *err)
 {
     *out = NULL;
@@ -120,7 +114,7 @@ bool compute_new(const struct compute_options *options, const struct compute_sha
     return finish(c, out, err);
 }
 
-bool compute_scratch_bytes(const struct compute_options *options, const struct compute_shape *shape,
+bool cpu_scratch_bytes(const struct compute_options *options, const struct compute_shape *shape,
                            uint64_t *out, struct error *err)
 {
     struct compute c = {.activations = options->activations, .shape = *shape};
@@ -133,7 +127,7 @@ bool compute_scratch_bytes(const struct compute_options *options, const struct c
     return true;
 }
 
-bool compute_new_beside(struct compute *owner, const struct compute_shape *shape,
+bool cpu_new_beside(struct compute *owner, const struct compute_shape *shape,
                         struct compute **out, struct error *err)
 {
     *out = NULL;
@@ -144,7 +138,7 @@ bool compute_new_beside(struct compute *owner, const struct compute_shape *shape
     return finish(c, out, err);
 }
 
-void compute_free(struct compute *c)
+void cpu_free(struct compute *c)
 {
     if (c == NULL)
         return;
@@ -154,17 +148,17 @@ void compute_free(struct compute *c)
     free(c);
 }
 
-const char *compute_name(const struct compute *c)
+const char *cpu_name(const struct compute *c)
 {
     return c->name;
 }
 
-const char *compute_cpu_name(const struct compute *c)
+const char *cpu_kernels_name(const struct compute *c)
 {
     return c->kernels->name;
 }
 
-int compute_threads(const struct compute *c)
+int cpu_threads(const struct compute *c)
 {
     return pool_threads(c->pool);
 }
@@ -306,7 +300,7 @@ void rows_point(struct compute *c, int rows)
 
 /* ---- Embedding, head, reading ---- */
 
-void compute_embed(struct compute *c, const struct weight_matrix *table, const int32_t *ids,
+void cpu_embed(struct compute *c, const struct weight_matrix *table, const int32_t *ids,
                    int rows)
 {
     const size_t hidden = (size_t)c->shape.hidden;
@@ -358,7 +352,7 @@ static void merge_picks(const struct compute *c, int threads, int rows, struct h
     }
 }
 
-void compute_head(struct compute *c, const struct head_block *b, int first_row, int rows,
+void cpu_head(struct compute *c, const struct head_block *b, int first_row, int rows,
                   float *logits, struct head_pick *picks)
 {
     if (rows <= 0)
@@ -387,7 +381,7 @@ void compute_head(struct compute *c, const struct head_block *b, int first_row, 
     machine_float_leave(mode);
 }
 
-void compute_read_rows(const struct compute *c, int first_row, int rows, float *out)
+void cpu_read_rows(const struct compute *c, int first_row, int rows, float *out)
 {
     const size_t hidden = (size_t)c->shape.hidden;
     memcpy(out, c->x + (size_t)first_row * hidden, (size_t)rows * hidden * sizeof *out);

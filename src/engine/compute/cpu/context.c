@@ -6,13 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool tap_rows_new(struct compute *c, int taps, int64_t capacity, struct tap_rows **out,
+bool cpu_taps_new(struct compute *c, int taps, int64_t capacity, struct tap_rows **out,
                   struct error *err)
 {
     *out = NULL;
     struct tap_rows *t = calloc(1, sizeof *t);
     size_t bytes = 0;
     if (t != NULL && taps > 0 && capacity > 0) {
+        t->backend = &cpu_backend;
         t->capacity = capacity;
         t->hidden = (size_t)c->shape.hidden;
         if (!__builtin_mul_overflow(t->hidden, (size_t)taps, &t->width) &&
@@ -22,7 +23,7 @@ bool tap_rows_new(struct compute *c, int taps, int64_t capacity, struct tap_rows
             t->rows = t->memory.data;
     }
     if (t == NULL || t->rows == NULL) {
-        tap_rows_free(t);
+        cpu_taps_free(t);
         return error_set(err, "OUT-OF-MEMORY", "no memory for the hidden rows of %lld positions",
                          (long long)capacity);
     }
@@ -31,7 +32,7 @@ bool tap_rows_new(struct compute *c, int taps, int64_t capacity, struct tap_rows
     return true;
 }
 
-void tap_rows_free(struct tap_rows *t)
+void cpu_taps_free(struct tap_rows *t)
 {
     if (t == NULL)
         return;
@@ -39,7 +40,7 @@ void tap_rows_free(struct tap_rows *t)
     free(t);
 }
 
-size_t tap_rows_bytes(const struct tap_rows *t)
+size_t cpu_taps_bytes(const struct tap_rows *t)
 {
     return t->width * (size_t)t->capacity * sizeof *t->rows;
 }
@@ -49,14 +50,14 @@ static float *tap_row(const struct tap_rows *t, int64_t position)
     return t->rows + (size_t)(position % t->capacity) * t->width;
 }
 
-void compute_tap(struct compute *c, struct tap_rows *t, int tap, int64_t pos0, int rows)
+void cpu_tap(struct compute *c, struct tap_rows *t, int tap, int64_t pos0, int rows)
 {
     for (int r = 0; r < rows; r++)
         memcpy(tap_row(t, pos0 + r) + (size_t)tap * t->hidden, c->x + (size_t)r * t->hidden,
                t->hidden * sizeof *c->x);
 }
 
-void compute_read_taps(const struct tap_rows *t, int64_t position, float *out)
+void cpu_read_taps(const struct tap_rows *t, int64_t position, float *out)
 {
     memcpy(out, tap_row(t, position), t->width * sizeof *out);
 }
@@ -94,7 +95,7 @@ static void context_work(void *context, int thread, int threads)
     }
 }
 
-void compute_context(struct compute *c, const struct context_block *b, const struct tap_rows *t,
+void cpu_context(struct compute *c, const struct context_block *b, const struct tap_rows *t,
                      int64_t pos0, int rows)
 {
     if (rows <= 0)
@@ -129,7 +130,7 @@ static void append_work(void *context, int thread, int threads)
     kv_append(c, g->b, g->kv, g->pos0, g->rows, thread, threads);
 }
 
-void compute_append(struct compute *c, const struct attention_block *b, struct kv_layer *kv,
+void cpu_append(struct compute *c, const struct attention_block *b, struct kv_layer *kv,
                     int64_t pos0, int rows)
 {
     if (rows <= 0)

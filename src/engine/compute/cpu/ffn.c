@@ -245,7 +245,7 @@ static double mlp_cost(const struct mlp_weights *m, double readings, double rows
     return 3.0 * m->gate.in * m->gate.out * (2 * readings + rows);
 }
 
-void compute_ffn(struct compute *c, const struct ffn_block *b, int rows)
+void cpu_ffn(struct compute *c, const struct ffn_block *b, int rows)
 {
     if (rows <= 0)
         return;

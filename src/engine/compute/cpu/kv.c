@@ -22,7 +22,7 @@ static size_t values_at(size_t keys)
     return (keys + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-uint64_t kv_layer_need(enum activations a, int kv_heads, int head_dim, int64_t capacity)
+uint64_t cpu_kv_need(enum activations a, int kv_heads, int head_dim, int64_t capacity)
 {
     size_t keys, values;
     if (!bytes_of(kv_heads, capacity, kernel_key_bytes(a, head_dim), &keys) ||
@@ -31,19 +31,20 @@ uint64_t kv_layer_need(enum activations a, int kv_heads, int head_dim, int64_t c
     return values_at(keys) + values;
 }
 
-bool kv_layer_new(struct compute *c, int kv_heads, int head_dim, int64_t capacity,
+bool cpu_kv_new(struct compute *c, int kv_heads, int head_dim, int64_t capacity,
                   struct kv_layer **out, struct error *err)
 {
     *out = NULL;
     struct kv_layer *kv = calloc(1, sizeof *kv);
     size_t keys = 0;
     if (kv != NULL) {
+        kv->backend = &cpu_backend;
         kv->kv_heads = kv_heads;
         kv->head_dim = head_dim;
         kv->capacity = capacity;
         kv->key_bytes = kernel_key_bytes(c->activations, head_dim);
         kv->value_bytes = kernel_value_bytes(c->activations, head_dim);
-        const uint64_t all = kv_layer_need(c->activations, kv_heads, head_dim, capacity);
+        const uint64_t all = cpu_kv_need(c->activations, kv_heads, head_dim, capacity);
         /* Not touched: a row is read only after it was written, and a long context that is never
          * reached costs no memory. */
         if (all != UINT64_MAX && bytes_of(kv_heads, capacity, kv->key_bytes, &keys) &&
@@ -53,7 +54,7 @@ bool kv_layer_new(struct compute *c, int kv_heads, int head_dim, int64_t capacit
         }
     }
     if (kv == NULL || kv->keys == NULL) {
-        kv_layer_free(kv);
+        cpu_kv_free(kv);
         return error_set(err, "OUT-OF-MEMORY",
                          "no memory for the keys and values of %lld positions",
                          (long long)capacity);
@@ -62,7 +63,7 @@ bool kv_layer_new(struct compute *c, int kv_heads, int head_dim, int64_t capacit
     return true;
 }
 
-void kv_layer_free(struct kv_layer *kv)
+void cpu_kv_free(struct kv_layer *kv)
 {
     if (kv == NULL)
         return;
@@ -70,7 +71,7 @@ void kv_layer_free(struct kv_layer *kv)
     free(kv);
 }
 
-size_t kv_layer_bytes(const struct kv_layer *kv)
+size_t cpu_kv_bytes(const struct kv_layer *kv)
 {
     return (size_t)kv->kv_heads * (size_t)kv->capacity * (kv->key_bytes + kv->value_bytes);
 }

@@ -59,7 +59,7 @@ static const struct peak_loops *const all_loops[] = {
 #endif
 };
 
-double roofline_read(struct compute *c, const void *data, size_t bytes)
+double cpu_roofline_read(struct compute *c, const void *data, size_t bytes)
 {
     return bandwidth_pass(c->pool, pool_threads(c->pool), data, bytes);
 }
@@ -100,11 +100,11 @@ static double measure(struct compute *c, peak_loop *loop, double flops)
     return best;
 }
 
-struct roofline_peak roofline_measure_peak(struct compute *c)
+struct roofline_peak cpu_roofline_peak(struct compute *c)
 {
     const struct peak_loops *p = all_loops[0];
     for (size_t i = 0; i < sizeof all_loops / sizeof *all_loops; i++)
-        if (strcmp(all_loops[i]->name, compute_cpu_name(c)) == 0)
+        if (strcmp(all_loops[i]->name, cpu_kernels_name(c)) == 0)
             p = all_loops[i];
     const uint64_t mode = machine_float_enter();
     const struct roofline_peak peak = {.dense_instruction = p->dense_instruction,

@@ -1,0 +1,160 @@
+/* What CUDA C++ has no words for. In emulated builds (tests/cuda-emulator) the same in plain C++.
+ */
+#ifndef MLXFAST_ENGINE_COMPUTE_CUDA_PTX_CUH
+#define MLXFAST_ENGINE_COMPUTE_CUDA_PTX_CUH
+
+#include "engine/compute/cuda/cuda.h"
+
+#ifdef CUDA_EMULATED
+#define PTX_HOPPER 0
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define PTX_HOPPER 1
+#else
+#define PTX_HOPPER 0
+#endif
+
+/* Lets the next kernel of the stream start as soon as every block of this one has come here. */
+static __device__ __forceinline__ void pdl_launch_next(void)
+{
+#if PTX_HOPPER
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Waits until all that the kernels before this one wrote is there. */
+static __device__ __forceinline__ void pdl_wait(void)
+{
+#if PTX_HOPPER
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* 16 bytes that are read once: past L1, first out of L2. */
+static __device__ __forceinline__ uint4 load_stream(const void *p)
+{
+#ifdef CUDA_EMULATED
+    return *(const uint4 *)p;
+#else
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(p));
+    return v;
+#endif
+}
+
+static __device__ __forceinline__ uint2 load_stream8(const void *p)
+{
+#ifdef CUDA_EMULATED
+    return *(const uint2 *)p;
+#else
+    uint2 v;
+    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    return v;
+#endif
+}
+
+/* This thread block's slice of what a later stage reads, asked into L2. Any thread count; one
+ * thread in each warp works. parts: how many blocks share it, part: this one's number. */
+static __device__ __forceinline__ void prefetch_slice(struct l2_prefetch f, unsigned part,
+                                                      unsigned parts)
+{
+#ifndef CUDA_EMULATED
+    enum { PIECE = 4096 };
+    const size_t pieces = f.bytes / PIECE; /* a rest is left to its reader */
+    const unsigned warps = (blockDim.x * blockDim.y + 31) / 32;
+    const unsigned thread = threadIdx.x + blockDim.x * threadIdx.y;
+#if PTX_HOPPER
+    if (thread % 32 != 0)
+        return;
+    for (size_t i = part + (size_t)(thread / 32) * parts; i < pieces; i += (size_t)parts * warps)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
+                     :
+                     : "l"((const char *)f.from + i * PIECE), "r"((unsigned)PIECE));
+#else
+    for (size_t i = part + (size_t)(thread / 32) * parts; i < pieces; i += (size_t)parts * warps)
+        for (unsigned at = thread % 32 * 128; at < PIECE; at += 32 * 128)
+            asm volatile("prefetch.global.L2 [%0];" : : "l"((const char *)f.from + i * PIECE + at));
+#endif
+#else
+    (void)f;
+    (void)part;
+    (void)parts;
+#endif
+}
+
+/* 16 bytes from device to shared memory, without waiting; both aligned to 16. */
+static __device__ __forceinline__ void copy_async(void *shared, const void *global)
+{
+#ifdef CUDA_EMULATED
+    *(uint4 *)shared = *(const uint4 *)global;
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global)
+                 : "memory");
+#endif
+}
+
+static __device__ __forceinline__ void copy_commit(void)
+{
+#ifndef CUDA_EMULATED
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+/* Until at most `left` of this thread's groups are still under way. */
+template <int left> static __device__ __forceinline__ void copy_wait(void)
+{
+#ifndef CUDA_EMULATED
+    asm volatile("cp.async.wait_group %0;" : : "n"(left) : "memory");
+#endif
+}
+
+/* d += a b of a warp: a is 16x16, b 16x8, both bf16; the fragments are those of mma.m16n8k16:
+ * with g = lane / 4, t = lane % 4, a[0] = A[g][2t..], a[1] = A[g+8][2t..], a[2] = A[g][2t+8..],
+ * a[3] = A[g+8][2t+8..], b[0] = B[2t..][g], b[1] = B[2t+8..][g], d = {D[g][2t], D[g][2t+1],
+ * D[g+8][2t], D[g+8][2t+1]}. */
+static __device__ __forceinline__ void mma_bf16(float d[4], const uint32_t a[4],
+                                                const uint32_t b[2])
+{
+#ifdef CUDA_EMULATED
+    struct {
+        uint32_t a[4], b[2];
+    } mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, all[32];
+    emulator_warp_exchange(&mine, sizeof mine, all);
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; i++) {
+        const int row = g + (i / 2) * 8, column = 2 * t + i % 2;
+        float sum = d[i];
+        for (int k = 0; k < 16; k++) {
+            const uint32_t pa = all[row % 8 * 4 + k % 8 / 2].a[row / 8 + k / 8 * 2];
+            const uint32_t pb = all[column * 4 + k % 8 / 2].b[k / 8];
+            const uint32_t ua = k % 2 ? pa & 0xffff0000u : pa << 16;
+            const uint32_t ub = k % 2 ? pb & 0xffff0000u : pb << 16;
+            sum = fmaf(__uint_as_float(ua), __uint_as_float(ub), sum);
+        }
+        d[i] = sum;
+    }
+#else
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+/* A product that keeps denormals, where the rest of the code flushes them: for values made of bits.
+ */
+static __device__ __forceinline__ float multiply_keep(float a, float b)
+{
+#ifdef CUDA_EMULATED
+    return (float)((double)a * (double)b); /* only used where the result is normal and exact */
+#else
+    float r;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+#endif
+}
+
+#endif
