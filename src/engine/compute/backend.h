@@ -39,6 +39,8 @@ struct compute_backend {
     bool (*begin)(struct compute *c, const struct compute_forward *f);
     bool (*end)(struct compute *c, struct error *err);
     void (*forget)(struct compute *c, const void *owner);
+    bool (*read_logits)(struct compute *c, int row, float *out);
+    unsigned (*kernels)(const struct compute *c);
 
     bool (*kv_new)(struct compute *c, int kv_heads, int head_dim, int64_t capacity,
                    struct kv_layer **out, struct error *err);

@@ -173,6 +173,21 @@ void compute_forget(struct compute *c, const void *owner)
         of(c)->forget(c, owner);
 }
 
+bool compute_keeps_logits(const struct compute *c)
+{
+    return of(c)->read_logits != NULL;
+}
+
+bool compute_read_logits(struct compute *c, int row, float *out)
+{
+    return of(c)->read_logits != NULL && of(c)->read_logits(c, row, out);
+}
+
+unsigned compute_kernels(const struct compute *c)
+{
+    return of(c)->kernels != NULL ? of(c)->kernels(c) : 0;
+}
+
 bool kv_layer_new(struct compute *c, int kv_heads, int head_dim, int64_t capacity,
                   struct kv_layer **out, struct error *err)
 {

@@ -201,6 +201,12 @@ bool compute_begin(struct compute *c, const struct compute_forward *f);
 bool compute_end(struct compute *c, struct error *err);
 /* The owner is going away, or its forwards will not be what they were. */
 void compute_forget(struct compute *c, const void *owner);
+/* A backend that keeps logits on its device: row `row` of the last forward's, float32 [vocab].
+ * False: it does not keep them (the CPU), or a fault has been noted. */
+bool compute_keeps_logits(const struct compute *c);
+bool compute_read_logits(struct compute *c, int row, float *out);
+/* Kernels that the last forward launched; 0: it has none (the CPU). */
+unsigned compute_kernels(const struct compute *c);
 
 /* x[r] = table[ids[r]]; ids are checked by the caller. table is bf16. */
 void compute_embed(struct compute *c, const struct weight_matrix *table, const int32_t *ids,

@@ -13,6 +13,8 @@ struct session {
     int vocab, max_rows;
     int32_t *ids;                 /* [max_rows] */
     float *logits;                /* [most_block, vocab] */
+    bool device_logits;           /* the backend keeps them; one row is fetched when it is asked */
+    int fetched;                  /* the row of logits that was; -1: none */
     int current;                  /* the row of logits that is the session's */
     int verified;                 /* rows of the last session_verify; 0: kept, or nothing to keep */
     int most_block;               /* 1 without a drafter */
@@ -36,6 +38,8 @@ bool session_new(struct model *m, struct session **out, struct error *err)
     s->max_rows = info->max_rows;
     s->pick = nothing;
     s->most_block = 1;
+    s->fetched = -1;
+    s->device_logits = compute_keeps_logits(model_compute(m));
     s->ids = memory_alloc((size_t)s->max_rows * sizeof *s->ids);
     s->logits = memory_alloc((size_t)s->vocab * sizeof *s->logits);
     if (!model_state_new(m, &s->state, err)) {
@@ -109,6 +113,13 @@ static bool check_tokens(const struct session *s, const int64_t *tokens, size_t 
     return true;
 }
 
+/* Where a forward puts logits. */
+static float *logits_of_forward(struct session *s)
+{
+    s->fetched = -1;
+    return s->device_logits ? NULL : s->logits;
+}
+
 bool session_feed(struct session *s, const int64_t *tokens, size_t count, struct error *err)
 {
     if (!check_tokens(s, tokens, count, err))
@@ -125,8 +136,8 @@ bool session_feed(struct session *s, const int64_t *tokens, size_t count, struct
         for (size_t r = 0; r < rows; r++)
             s->ids[r] = (int32_t)tokens[done + r];
         done += rows;
-        ok = model_forward(s->model, s->state, s->ids, (int)rows, done == count ? 1 : 0, s->logits,
-                           &s->pick, err);
+        ok = model_forward(s->model, s->state, s->ids, (int)rows, done == count ? 1 : 0,
+                           logits_of_forward(s), &s->pick, err);
     }
     memory_guard_end();
     if (ok && s->pick.token[0] < 0)
@@ -137,8 +148,12 @@ bool session_feed(struct session *s, const int64_t *tokens, size_t count, struct
     return ok;
 }
 
-const float *session_logits(const struct session *s)
+const float *session_logits(struct session *s)
 {
+    if (s->device_logits && s->fetched != s->current &&
+        compute_read_logits(model_compute(s->model), s->current,
+                            s->logits + (size_t)s->current * (size_t)s->vocab))
+        s->fetched = s->current;
     return s->logits + (size_t)s->current * (size_t)s->vocab;
 }
 
@@ -225,8 +240,9 @@ bool session_draft(struct session *s, int32_t bonus, int width, int32_t *drafts,
     if (!s->drafter || bonus < 0 || bonus >= s->vocab)
         return error_set(err, "DRAFT-IMPOSSIBLE", "no drafter, or no such token");
     memory_guard_begin();
-    const bool ok = dflash_draft(s->drafter, session_position(s), model_state_tapped_from(s->state),
-                                 bonus, width, s->draft_logits, s->drafted, err);
+    const bool ok =
+        dflash_draft(s->drafter, session_position(s), model_state_tapped_from(s->state), bonus,
+                     width, s->device_logits ? NULL : s->draft_logits, s->drafted, err);
     memory_guard_end();
     for (int i = 0; ok && i < width - 1; i++) {
         drafts[i] = s->drafted[i].token[0];
@@ -246,7 +262,8 @@ bool session_verify(struct session *s, const int32_t *tokens, int rows, struct h
     s->pick = nothing;
     s->current = s->verified = 0;
     memory_guard_begin();
-    const bool ok = model_forward(s->model, s->state, tokens, rows, rows, s->logits, s->next, err);
+    const bool ok =
+        model_forward(s->model, s->state, tokens, rows, rows, logits_of_forward(s), s->next, err);
     memory_guard_end();
     if (!ok)
         return false;

@@ -23,7 +23,9 @@ size_t session_bytes(const struct session *s); /* of its keys and values */
  * After an error the session is back at the position before the call. (Where a long feed has run
  * over a sliding ring, the next feed there is refused with REWIND-TOO-FAR until session_reset.) */
 bool session_feed(struct session *s, const int64_t *tokens, size_t count, struct error *err);
-const float *session_logits(const struct session *s); /* [vocab] */
+/* [vocab]. Where the backend keeps logits on its device they are fetched here: ask before another
+ * session of the model is fed. */
+const float *session_logits(struct session *s);
 
 /* The largest two of the current logits; token -1 where there are none. */
 struct head_pick session_pick(const struct session *s);

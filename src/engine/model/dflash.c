@@ -194,6 +194,16 @@ static bool load(struct dflash *d, const struct dflash_target *target,
            weights_load(d->checkpoint, &target->memory, &plan, options.threads, err);
 }
 
+static bool prepare(struct dflash *d, struct error *err)
+{
+    bool ok = compute_prepare_embedding(d->compute, &d->embedding, err) &&
+              compute_prepare_context(d->compute, &d->context, err);
+    for (int i = 0; ok && i < d->config.layer_count; i++)
+        ok = compute_prepare_attention(d->compute, &d->attention[i], err) &&
+             compute_prepare_ffn(d->compute, &d->ffn[i], err);
+    return ok && compute_prepare_head(d->compute, &d->head, err);
+}
+
 bool dflash_open(const char *folder, const struct dflash_target *target, struct dflash **out,
                  struct error *err)
 {
@@ -223,7 +233,7 @@ bool dflash_open(const char *folder, const struct dflash_target *target, struct 
         return false;
     }
     bind(d, target);
-    if (!compute_new_beside(target->compute, &shape, &d->compute, err)) {
+    if (!compute_new_beside(target->compute, &shape, &d->compute, err) || !prepare(d, err)) {
         dflash_close(d);
         return false;
     }
@@ -289,6 +299,7 @@ void dflash_state_free(struct dflash_state *s)
 {
     if (!s)
         return;
+    compute_forget(s->drafter->compute, s);
     for (int i = 0; i < s->drafter->config.layer_count; i++)
         kv_layer_free(s->kv[i]);
     tap_rows_free(s->taps);
@@ -342,14 +353,22 @@ bool dflash_can_draft(const struct dflash_state *s, int64_t position, int64_t ta
            (first_missing(s, position) >= tapped_from || first_missing(s, position) == position);
 }
 
+enum { FORWARD_DRAFT, FORWARD_CONTEXT }; /* kinds of forwards of a state */
+
+/* A failure shows in the next forward that can tell of one. */
 static void append_context(struct dflash_state *s, int64_t begin, int64_t end)
 {
     struct dflash *d = s->drafter;
     for (int64_t at = begin; at < end;) {
         const int rows = end - at < d->max_rows ? (int)(end - at) : d->max_rows;
-        compute_context(d->compute, &d->context, s->taps, at, rows);
-        for (int i = 0; i < d->config.layer_count; i++)
-            compute_append(d->compute, &d->attention[i], s->kv[i], at, rows);
+        const struct compute_forward f = {
+            .owner = s, .kind = FORWARD_CONTEXT, .pos0 = at, .rows = rows};
+        if (!compute_begin(d->compute, &f)) {
+            compute_context(d->compute, &d->context, s->taps, at, rows);
+            for (int i = 0; i < d->config.layer_count; i++)
+                compute_append(d->compute, &d->attention[i], s->kv[i], at, rows);
+        }
+        compute_end(d->compute, NULL);
         at += rows;
     }
 }
@@ -378,13 +397,25 @@ bool dflash_draft(struct dflash_state *s, int64_t position, int64_t tapped_from,
     s->block[0] = bonus;
     for (int i = 1; i < rows; i++)
         s->block[i] = d->config.mask;
-    compute_embed(d->compute, &d->embedding, s->block, rows);
-    for (int i = 0; i < d->config.layer_count; i++) {
-        /* The block's keys and values lie past the context and are overwritten by it later. */
-        compute_attention(d->compute, &d->attention[i], s->kv[i], position, rows);
-        compute_ffn(d->compute, &d->ffn[i], rows);
+    const struct compute_forward f = {.owner = s,
+                                      .kind = FORWARD_DRAFT,
+                                      .ids = s->block,
+                                      .pos0 = position,
+                                      .rows = rows,
+                                      .logit_rows = rows - 1,
+                                      .logits = logits,
+                                      .picks = picks};
+    if (!compute_begin(d->compute, &f)) {
+        compute_embed(d->compute, &d->embedding, s->block, rows);
+        for (int i = 0; i < d->config.layer_count; i++) {
+            /* The block's keys and values lie past the context and are overwritten by it later. */
+            compute_attention(d->compute, &d->attention[i], s->kv[i], position, rows);
+            compute_ffn(d->compute, &d->ffn[i], rows);
+        }
+        compute_head(d->compute, &d->head, 1, rows - 1, logits, picks);
     }
-    compute_head(d->compute, &d->head, 1, rows - 1, logits, picks);
+    if (!compute_end(d->compute, err))
+        return false;
     if (position + rows > s->reach)
         s->reach = position + rows;
     return true;

@@ -13,6 +13,7 @@
 enum {
     DEFAULT_CONTEXT = 8192,
     DEFAULT_MAX_ROWS = 256,
+    DEVICE_MAX_ROWS = 512, /* of a backend with memory of its own: more rows, more speed */
     LOW_MAX_ROWS = 64,
     LARGEST_MAX_ROWS = 4096,
     /* float32 holds every position up to here exactly (rope.h) */
@@ -98,8 +99,8 @@ static bool measure_rows(const struct model_options *o, struct model_needs *n, i
     *caches = 0;
     for (int i = 0; i < n->attention_count; i++) {
         const uint64_t bytes =
-            kv_layer_need(o->compute.backend, o->compute.activations, n->kv[i].kv_heads, n->kv[i].head_dim,
-                          ring_capacity(n->kv[i].window, rows, o->context));
+            kv_layer_need(o->compute.backend, o->compute.activations, n->kv[i].kv_heads,
+                          n->kv[i].head_dim, ring_capacity(n->kv[i].window, rows, o->context));
         *caches = bytes > UINT64_MAX - *caches ? UINT64_MAX : *caches + bytes;
     }
     n->shape.max_rows = rows;
@@ -131,12 +132,27 @@ static bool plan_memory(struct model *m, const struct model_family *family,
     return true;
 }
 
+/* Everything that forwards will read, in their order. */
+static bool prepare(struct model *m, struct error *err)
+{
+    const struct model_plan *plan = &m->plan;
+    if (!compute_prepare_embedding(m->compute, &plan->embedding, err))
+        return false;
+    for (size_t i = 0; i < plan->block_count; i++) {
+        const struct plan_block *b = &plan->blocks[i];
+        if (b->attention ? !compute_prepare_attention(m->compute, b->attention, err)
+                         : !compute_prepare_ffn(m->compute, b->ffn, err))
+            return false;
+    }
+    return compute_prepare_head(m->compute, &plan->head, err);
+}
+
 bool model_open(const char *folder, const struct model_options *options, struct model **out,
                 struct error *err)
 {
     struct model *m = memory_alloc(sizeof *m);
     *out = NULL;
-    if (!checkpoint_open(folder, &m->checkpoint, err)) {
+    if (!compute_check(&options->compute, err) || !checkpoint_open(folder, &m->checkpoint, err)) {
         model_close(m);
         return false;
     }
@@ -172,7 +188,7 @@ bool model_open(const char *folder, const struct model_options *options, struct 
     if (memory.profile == MEMORY_LOW)
         m->memory.profile = MEMORY_LOW;
     m->plan.info.memory = memory.profile;
-    if (!compute_new(&resolved.compute, &m->plan.shape, &m->compute, err)) {
+    if (!compute_new(&resolved.compute, &m->plan.shape, &m->compute, err) || !prepare(m, err)) {
         model_close(m);
         return false;
     }
@@ -257,6 +273,7 @@ void model_state_free(struct model_state *s)
 {
     if (!s)
         return;
+    compute_forget(s->model->compute, s);
     for (int i = 0; i < s->model->plan.attention_count; i++)
         if (s->kv[i])
             kv_layer_free(s->kv[i]);
@@ -278,6 +295,7 @@ void model_state_rewind(struct model_state *s, int64_t position)
 void model_state_tap(struct model_state *s, struct tap_rows *rows, const int *taps, int count,
                      int64_t capacity)
 {
+    compute_forget(s->model->compute, s);
     s->tap_rows = rows;
     s->taps = taps;
     s->tap_count = count;
@@ -331,6 +349,31 @@ static bool ring_still_holds(const struct model_state *s)
     return true;
 }
 
+static void run_blocks(struct model *m, const struct model_state *s,
+                       const struct compute_forward *f)
+{
+    const struct model_plan *plan = &m->plan;
+    struct compute_meter *meter = compute_get_meter(m->compute);
+    compute_embed(m->compute, &plan->embedding, f->ids, f->rows);
+    int attention = 0, layer = 0;
+    for (size_t i = 0; i < plan->block_count; i++) {
+        const struct plan_block *block = &plan->blocks[i];
+        if (meter)
+            meter->layer = layer;
+        if (block->attention)
+            compute_attention(m->compute, block->attention, s->kv[attention++], f->pos0, f->rows);
+        else
+            compute_ffn(m->compute, block->ffn, f->rows);
+        if (block->ends_layer)
+            tap_layer(m, s, layer++, f->rows);
+    }
+    if (meter)
+        meter->layer = -1;
+    if (f->logit_rows > 0)
+        compute_head(m->compute, &plan->head, f->rows - f->logit_rows, f->logit_rows, f->logits,
+                     f->picks);
+}
+
 bool model_forward(struct model *m, struct model_state *s, const int32_t *ids, int rows,
                    int logit_rows, float *logits, struct head_pick *picks, struct error *err)
 {
@@ -356,25 +399,20 @@ bool model_forward(struct model *m, struct model_state *s, const int32_t *ids, i
     struct compute_meter *meter = compute_get_meter(m->compute);
     if (meter)
         meter_forward_begin(meter, rows, s->position);
-    compute_embed(m->compute, &plan->embedding, ids, rows);
-    int attention = 0, layer = 0;
-    for (size_t i = 0; i < plan->block_count; i++) {
-        const struct plan_block *block = &plan->blocks[i];
-        if (meter)
-            meter->layer = layer;
-        if (block->attention)
-            compute_attention(m->compute, block->attention, s->kv[attention++], s->position, rows);
-        else
-            compute_ffn(m->compute, block->ffn, rows);
-        if (block->ends_layer)
-            tap_layer(m, s, layer++, rows);
-    }
-    if (meter)
-        meter->layer = -1;
-    if (logit_rows > 0)
-        compute_head(m->compute, &plan->head, rows - logit_rows, logit_rows, logits, picks);
+    const struct compute_forward forward = {.owner = s,
+                                            .ids = ids,
+                                            .pos0 = s->position,
+                                            .rows = rows,
+                                            .logit_rows = logit_rows,
+                                            .logits = logits,
+                                            .picks = picks};
+    if (!compute_begin(m->compute, &forward))
+        run_blocks(m, s, &forward);
+    const bool ok = compute_end(m->compute, err);
     if (meter)
         meter_forward_end(meter);
+    if (!ok)
+        return false;
     s->position += rows;
     if (s->position > s->reach)
         s->reach = s->position;

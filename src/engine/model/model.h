@@ -78,7 +78,8 @@ int64_t model_state_tapped_from(const struct model_state *s);
 /* Runs ids[0..rows) at the state's position (rows <= max_rows, all ids in the vocabulary, position
  * + rows <= context: CONTEXT-EXCEEDED otherwise) and advances it. The last `logit_rows` rows'
  * logits go to logits [logit_rows, vocab] and the largest two of each to picks [logit_rows] (may be
- * NULL); 0 skips the head. */
+ * NULL); 0 skips the head. logits may be NULL where the backend keeps them (compute_keeps_logits).
+ * Error CUDA-FAILED: nothing works any more. */
 bool model_forward(struct model *m, struct model_state *s, const int32_t *ids, int rows,
                    int logit_rows, float *logits, struct head_pick *picks, struct error *err);
 
