@@ -5,12 +5,12 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/number.h"
 #include "base/options.h"
 #include "base/standard.h"
 #include "base/terminal.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/serve/bench.h"
+#include "engine/serve/engine_flags.h"
 #include "engine/serve/generate.h"
 #include "engine/serve/loading.h"
 #include "engine/serve/logits.h"
@@ -49,95 +49,15 @@ static int finish_output(void)
     return standard_finish(&err) ? EXIT_SUCCESS : fail(EXIT_RUN, &err);
 }
 
-/* ---- flags that several commands share ---- */
-
-struct engine_flags {
-    const char *yarn, *cpu, *memory;
-    int64_t threads, context;
-};
-
-#define ENGINE_OPTIONS(f)                                                                          \
-    {.name = "--threads",                                                                          \
-     .kind = OPTION_INT,                                                                           \
-     .value_name = "T",                                                                            \
-     .help = "Threads; 0 is one per available core. Default: MLXFAST_THREADS, else "               \
-             "BENCH_WORKER_THREADS, else 0.",                                                      \
-     .target = &(f)->threads,                                                                      \
-     .min = 0,                                                                                     \
-     .max = 1024},                                                                                 \
-        {.name = "--context",                                                                      \
-         .kind = OPTION_INT,                                                                       \
-         .value_name = "C",                                                                        \
-         .help = "Positions to serve. Default: the model's maximum, at most 8192.",                \
-         .target = &(f)->context,                                                                  \
-         .min = 1,                                                                                 \
-         .max = 1 << 24},                                                                          \
-        {.name = "--yarn-magnitude",                                                               \
-         .kind = OPTION_TEXT,                                                                      \
-         .value_name = "MODE",                                                                     \
-         .help = "Which authority the YaRN factor of q and k follows: attention_factor (the "      \
-                 "config's) or derived (0.1 ln(factor) + 1). Default: "                            \
-                 "BENCH_WORKER_YARN_MAGNITUDE, else attention_factor.",                            \
-         .target = &(f)->yarn},                                                                    \
-        {.name = "--memory-profile",                                                               \
-         .kind = OPTION_TEXT,                                                                      \
-         .value_name = "PROFILE",                                                                  \
-         .help = "full (weights are copied into huge pages), low (they stay in the files' pages, " \
-                 "scratch is small) or auto (full where it fits); every one gives the same bits. " \
-                 "Default: DARKBLOOM_STARTUP_MEMORY_PROFILE, else MLXFAST_MEMORY_PROFILE, else "   \
-                 "auto.",                                                                          \
-         .target = &(f)->memory},                                                                  \
-    {                                                                                              \
-        .name = "--cpu", .kind = OPTION_TEXT, .value_name = "NAME",                                \
-        .help = "Instruction set: portable, avx2, avx512 or neon; every one gives the same bits. " \
-                "Default: MLXFAST_CPU, else BENCH_WORKER_CPU, else the best one here.",            \
-        .target = &(f)->cpu                                                                        \
-    }
+/* ---- what several commands share ---- */
 
 static struct loading loading; /* one model a process, or one after the other */
 
-static const char *environment(const char *name)
+/* Exit code of a command whose flags could not be resolved. */
+static int fail_flags(const struct error *err)
 {
-    const char *value = getenv(name);
-    return value && value[0] ? value : NULL;
+    return fail(engine_flags_is_usage(err) ? EXIT_USAGE : EXIT_RUN, err);
 }
-
-/* Flags first, then the environment. Nothing is read from disk. */
-static bool resolve_engine(const struct engine_flags *f, struct model_options *out,
-                           struct error *err)
-{
-    const char *yarn = f->yarn, *from = "--yarn-magnitude";
-    *out = (struct model_options){0};
-    if (!yarn) {
-        from = "BENCH_WORKER_YARN_MAGNITUDE";
-        yarn = getenv(from);
-    }
-    if (yarn && strcmp(yarn, "derived") == 0) {
-        out->yarn_magnitude = YARN_DERIVED;
-    } else if (yarn && strcmp(yarn, "attention_factor") != 0) {
-        error_set(err, "badValue", "badValue(%s): it is attention_factor or derived", from);
-        return error_at(err, NULL, from, yarn);
-    }
-    int64_t threads = f->threads;
-    static const char *const variables[] = {"MLXFAST_THREADS", "BENCH_WORKER_THREADS"};
-    for (size_t i = 0; i < COUNT(variables) && threads < 0; i++) {
-        const char *wanted = environment(variables[i]);
-        if (wanted && !number_int64(wanted, 0, 1024, &threads)) {
-            error_set(err, "badValue", "badValue(%s): a number from 0 to 1024", variables[i]);
-            return error_at(err, NULL, variables[i], wanted);
-        }
-    }
-    enum memory_profile profile;
-    if (!loading_choose_profile(f->memory, &profile, err))
-        return false;
-    out->memory = loading_request(&loading, profile);
-    out->compute.threads = threads < 0 ? 0 : (int)threads;
-    out->compute.cpu = f->cpu; /* NULL: the backend looks into the environment */
-    out->context = f->context;
-    return true;
-}
-
-static const struct engine_flags engine_defaults = {.threads = -1};
 
 /* Gives a command-line error the contract's name for it (runner-contract.md section 1), from the
  * facts: is the flag known, was it there, had it a value. */
@@ -203,7 +123,7 @@ static bool is_option_error(const struct error *err)
 
 static int serve(int argc, char **argv)
 {
-    struct engine_flags flags = engine_defaults;
+    struct engine_flags flags = engine_flag_defaults;
     struct worker_options o = {.kv_bytes = (int64_t)8 << 30};
     struct option_list resources = {0};
     const struct option_spec options[] = {
@@ -270,12 +190,12 @@ static int serve(int argc, char **argv)
     o.resources = resources.items;
     o.resource_count = resources.count;
     if (!o.drafter)
-        o.drafter = environment("BENCH_WORKER_DRAFTER");
-    if (environment("BENCH_WORKER_RESIDENT_SOCKET"))
+        o.drafter = engine_environment("BENCH_WORKER_DRAFTER");
+    if (engine_environment("BENCH_WORKER_RESIDENT_SOCKET"))
         return usage("RESIDENT-UNSUPPORTED", "this build cannot attach to a resident process",
                      "BENCH_WORKER_RESIDENT_SOCKET");
-    if (!resolve_engine(&flags, &o.model, &err))
-        return fail(EXIT_USAGE, &err);
+    if (!engine_flags_resolve(&flags, &loading, &o.model, &err))
+        return fail_flags(&err);
     if (!worker_open(&o, &worker, &err))
         return fail(is_option_error(&err) ? EXIT_USAGE : EXIT_RUN, &err);
     const struct model_info *info = worker_model_info(worker);
@@ -291,7 +211,8 @@ static int serve(int argc, char **argv)
 
 static int manifest(int argc, char **argv)
 {
-    const char *runner = NULL, *weights = NULL;
+    const char *runner = NULL, *weights = NULL, *backend;
+    struct engine_flags flags = engine_flag_defaults;
     bool digest = false;
     const struct option_spec options[] = {
         {.name = "--runner",
@@ -308,6 +229,7 @@ static int manifest(int argc, char **argv)
          .kind = OPTION_SWITCH,
          .help = "Prints the SHA-256 of the canonical bytes instead of the bytes.",
          .target = &digest},
+        ENGINE_BACKEND_OPTION(&flags),
     };
     const struct command command = {
         .name = "bench-worker manifest",
@@ -328,10 +250,12 @@ static int manifest(int argc, char **argv)
 
     struct error err = {0};
     const struct runner_manifest *m;
+    if (!engine_flags_backend(flags.backend, &backend, &err))
+        return fail(EXIT_USAGE, &err);
     if (runner) {
         if (strspn(runner, " \t") == strlen(runner))
             return usage("emptyRunnerID", "emptyRunnerID: --runner needs a runner id", "--runner");
-        m = manifest_find_runner(runner);
+        m = manifest_find_runner(runner, backend);
         if (!m) {
             error_set(&err, "unknownRunner", "unknownRunner(%s): no such runner is registered",
                       runner);
@@ -342,7 +266,7 @@ static int manifest(int argc, char **argv)
         if (!checkpoint_read_config(weights, &config, &err))
             return fail(EXIT_RUN, &err);
         const char *type = json_string_value(json_object_get(config, "model_type"));
-        m = type ? manifest_find_model_type(type) : NULL;
+        m = type ? manifest_find_model_type(type, backend) : NULL;
         if (!m) {
             error_set(&err, "UNKNOWN-MODEL-TYPE", "no runner claims this model_type");
             error_at(&err, weights, "model_type", type ? type : "(absent)");
@@ -510,7 +434,7 @@ static int generate_with(struct model *m, struct dflash *drafter, const struct t
 
 static int generate(int argc, char **argv)
 {
-    struct engine_flags flags = engine_defaults;
+    struct engine_flags flags = engine_flag_defaults;
     struct generate_flags f = {.count = 128};
     const struct option_spec options[] = {
         {.name = "--weights",
@@ -591,8 +515,8 @@ static int generate(int argc, char **argv)
     struct model *m = NULL;
     struct dflash *drafter = NULL;
     struct tokenizer *t = NULL;
-    if (!resolve_engine(&flags, &model_options, &err))
-        return fail(EXIT_USAGE, &err);
+    if (!engine_flags_resolve(&flags, &loading, &model_options, &err))
+        return fail_flags(&err);
     interrupt_install();
     if (!model_open(f.weights, &model_options, &m, &err))
         return fail_run(&err);
@@ -615,7 +539,7 @@ static int generate(int argc, char **argv)
 
 static int logits(int argc, char **argv)
 {
-    struct engine_flags flags = engine_defaults;
+    struct engine_flags flags = engine_flag_defaults;
     const char *weights = NULL, *tokens_path = NULL, *out = NULL, *activations = "bf16";
     int64_t rows = 0;
     const struct option_spec options[] = {
@@ -668,12 +592,14 @@ static int logits(int argc, char **argv)
     struct model_options model_options;
     struct token_file tokens;
     struct model *m = NULL;
-    if (!resolve_engine(&flags, &model_options, &err))
-        return fail(EXIT_USAGE, &err);
+    if (!engine_flags_resolve(&flags, &loading, &model_options, &err))
+        return fail_flags(&err);
     if (!file_check_target(out, &err))
         return fail(EXIT_RUN, &err);
     if (strcmp(activations, "f32") == 0) {
         model_options.compute.activations = ACTIVATIONS_F32;
+        if (!compute_check(&model_options.compute, &err))
+            return fail(EXIT_RUN, &err);
     } else if (strcmp(activations, "bf16") != 0) {
         error_set(&err, "badValue", "badValue(--activations): it is bf16 or f32");
         error_at(&err, NULL, "--activations", activations);
@@ -709,7 +635,7 @@ static int logits(int argc, char **argv)
 
 static int bench(int argc, char **argv)
 {
-    struct engine_flags flags = engine_defaults;
+    struct engine_flags flags = engine_flag_defaults;
     struct bench_options o = {.prompt_tokens = 512, .decode_tokens = 64, .block = 8};
     bool json = false;
     const struct option_spec options[] = {
@@ -774,8 +700,8 @@ static int bench(int argc, char **argv)
         return status;
     struct error err = {0};
     struct bench_result result;
-    if (!resolve_engine(&flags, &o.model, &err))
-        return fail(EXIT_USAGE, &err);
+    if (!engine_flags_resolve(&flags, &loading, &o.model, &err))
+        return fail_flags(&err);
     o.context = flags.context;
     interrupt_install();
     bool ok = bench_run(&o, &result, &err);

@@ -532,6 +532,13 @@ def test_a_missing_scale_is_a_load_error(build, run, tmp_path):
     (["--weights", VECTOR, "--drafter", ROOT / "models/laguna-nano-dflash"], 1, "CONFIG-INVALID"),
     (["--weights", "/nonexistent"], 1, "/nonexistent"),
     (["--weights", VECTOR, "--cpu", "z80"], 1, "CPU-UNSUPPORTED"),
+    (["--weights", "/nonexistent", "--backend", "metal"], 2, "BACKEND-UNKNOWN"),
+    (["--weights", "/nonexistent", "--arithmetic", "quick"], 2, "badValue(--arithmetic)"),
+    (["generate", "--weights", "/nonexistent", "--prompt", "x", "--backend", "metal"], 2, "BACKEND-UNKNOWN"),
+    (["logits", "--weights", "/nonexistent", "--tokens-file", "x", "--out", "y", "--backend", "metal"], 2,
+     "BACKEND-UNKNOWN"),
+    (["bench", "--weights", "/nonexistent", "--backend", "metal"], 2, "BACKEND-UNKNOWN"),
+    (["manifest", "--runner", "mlxfast/laguna", "--backend", "metal"], 2, "BACKEND-UNKNOWN"),
     (["--weights", VECTOR, "--kv-bytes", "1000"], 1, "KV-BYTES-EXCEEDED"),
     (["--weights", VECTOR, "--context", "5000"], 1, "CONTEXT-EXCEEDED"),
     (["resident", "--weights", VECTOR], 2, "unknownSubcommand(resident)"),
@@ -557,6 +564,10 @@ def test_bad_arguments_get_one_line(build, run, arguments, code, text):
     ("BENCH_WORKER_RESIDENT_SOCKET", "/tmp/x", 2, "RESIDENT-UNSUPPORTED"),
     ("BENCH_WORKER_DRAFTER", "/nonexistent", 1, "/nonexistent"),
     ("MLXFAST_CPU", "z80", 1, "CPU-UNSUPPORTED"),
+    ("MLXFAST_BACKEND", "metal", 2, "field MLXFAST_BACKEND, value metal"),
+    ("BENCH_WORKER_BACKEND", "metal", 2, "field BENCH_WORKER_BACKEND, value metal"),
+    ("MLXFAST_ARITHMETIC", "quick", 2, "badValue(MLXFAST_ARITHMETIC)"),
+    ("BENCH_WORKER_ARITHMETIC", "quick", 2, "badValue(BENCH_WORKER_ARITHMETIC)"),
 ])
 def test_bad_environment_gets_one_line(build, run, name, value, code, text):
     result = run([build / "bench-worker", "--weights", VECTOR], stdin=subprocess.DEVNULL,
@@ -582,6 +593,17 @@ def test_yarn_magnitude_comes_from_flag_then_environment(start):
     assert token == derived and "(derived)" in err
     assert seen("--yarn-magnitude", "derived")[0] == derived
     assert seen("--yarn-magnitude", "attention_factor", env=env)[0] == plain
+
+
+def test_backend_and_arithmetic_that_are_there(start, build, run):
+    worker = start("--backend", "cpu", "--arithmetic", "fast",  # a permission, which cpu has no use for
+                   env={"MLXFAST_BACKEND": "metal", "BENCH_WORKER_ARITHMETIC": "quick"})
+    assert worker.hello["backend"] == "cpu"
+    shown = run([build / "bench-worker", "manifest", "--runner", "mlxfast/laguna", "--backend", "cuda"])
+    if shown.returncode == 2:
+        assert "BACKEND-NOT-BUILT" in shown.stderr and shown.stdout == ""
+    else:
+        assert json.loads(shown.stdout)["backend"] == "cuda"
 
 
 def test_manifest_bytes(build, run):

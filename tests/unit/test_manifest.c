@@ -49,7 +49,7 @@ static void laguna_bytes(void **state)
 {
     (void)state;
     struct buffer out = {0};
-    manifest_write(manifest_find_runner("mlxfast/laguna"), &out);
+    manifest_write(manifest_find_runner("mlxfast/laguna", "cpu"), &out);
     assert_string_equal(
         out.data,
         "{\"schemaVersion\":1,\"runnerID\":\"mlxfast/laguna\",\"modelTypes\":[\"laguna\"],"
@@ -96,12 +96,15 @@ static void cohort_regimes_and_escapes(void **state)
 static void registry(void **state)
 {
     (void)state;
-    const struct runner_manifest *laguna = manifest_find_model_type("laguna");
+    const struct runner_manifest *laguna = manifest_find_model_type("laguna", "cpu");
     assert_non_null(laguna);
-    assert_ptr_equal(laguna, manifest_find_runner("mlxfast/laguna"));
+    assert_ptr_equal(laguna, manifest_find_runner("mlxfast/laguna", "cpu"));
     assert_true(manifest_claims(laguna, "laguna") && !manifest_claims(laguna, "llama"));
-    assert_null(manifest_find_runner("layr/laguna"));
-    assert_null(manifest_find_model_type(""));
+    assert_null(manifest_find_runner("layr/laguna", "cpu"));
+    assert_null(manifest_find_model_type("", "cpu"));
+    assert_string_equal(manifest_find_runner("mlxfast/laguna", "cuda")->backend, "cuda");
+    assert_string_equal(manifest_find_model_type("laguna", "cuda")->backend, "cuda");
+    assert_null(manifest_find_runner("mlxfast/laguna", "metal"));
     assert_int_equal(manifest_max_batch(laguna), 1);
     const char *names[4];
     assert_int_equal(manifest_capabilities(laguna, false, names), 1);

@@ -27,16 +27,13 @@ static const struct manifest_decoder serial_and_dflash[] = {
 static const struct manifest_regime single_stream[] = {{.batch = 1, .free_run = true},
                                                        {.batch = 1, .free_run = false}};
 
-static const struct runner_manifest runners[] = {
-    {.runner_id = "mlxfast/laguna",
-     .model_types = laguna_model_types,
-     .backend = "cpu",
-     .kv_backends = contiguous_only,
-     .decoders = serial_and_dflash,
-     .decoder_count = 2,
-     .regimes = single_stream,
-     .regime_count = 2},
-};
+#define LAGUNA_ON(name)                                                                            \
+    {                                                                                              \
+        .runner_id = "mlxfast/laguna", .model_types = laguna_model_types, .backend = (name),       \
+        .kv_backends = contiguous_only, .decoders = serial_and_dflash, .decoder_count = 2,         \
+        .regimes = single_stream, .regime_count = 2                                                \
+    }
+static const struct runner_manifest runners[] = {LAGUNA_ON("cpu"), LAGUNA_ON("cuda")};
 
 static void write_text(struct buffer *out, const char *text)
 {
@@ -148,18 +145,23 @@ bool manifest_claims(const struct runner_manifest *m, const char *model_type)
     return false;
 }
 
-const struct runner_manifest *manifest_find_runner(const char *runner_id)
+static bool is_on(const struct runner_manifest *m, const char *backend)
+{
+    return strcmp(m->backend, backend) == 0;
+}
+
+const struct runner_manifest *manifest_find_runner(const char *runner_id, const char *backend)
 {
     for (size_t i = 0; i < sizeof runners / sizeof *runners; i++)
-        if (strcmp(runners[i].runner_id, runner_id) == 0)
+        if (is_on(&runners[i], backend) && strcmp(runners[i].runner_id, runner_id) == 0)
             return &runners[i];
     return NULL;
 }
 
-const struct runner_manifest *manifest_find_model_type(const char *model_type)
+const struct runner_manifest *manifest_find_model_type(const char *model_type, const char *backend)
 {
     for (size_t i = 0; i < sizeof runners / sizeof *runners; i++)
-        if (manifest_claims(&runners[i], model_type))
+        if (is_on(&runners[i], backend) && manifest_claims(&runners[i], model_type))
             return &runners[i];
     return NULL;
 }

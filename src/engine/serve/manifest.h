@@ -44,9 +44,9 @@ struct runner_manifest {
 void manifest_write(const struct runner_manifest *m, struct buffer *out);
 void manifest_digest(const struct runner_manifest *m, char hex[SHA256_HEX]);
 
-/* The registry of runners: NULL when there is none. */
-const struct runner_manifest *manifest_find_runner(const char *runner_id);
-const struct runner_manifest *manifest_find_model_type(const char *model_type);
+/* The registry of runners, each as it is on a backend ("cpu", "cuda"): NULL when there is none. */
+const struct runner_manifest *manifest_find_runner(const char *runner_id, const char *backend);
+const struct runner_manifest *manifest_find_model_type(const char *model_type, const char *backend);
 bool manifest_claims(const struct runner_manifest *m, const char *model_type);
 
 /* Capabilities of a v1.1 hello, derived. names holds at least 4; returns how many. */

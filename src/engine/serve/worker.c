@@ -28,6 +28,11 @@ struct worker {
 
 /* ---- options ---- */
 
+static const char *worker_backend(const struct worker_options *o)
+{
+    return o->model.compute.backend ? o->model.compute.backend : "cpu";
+}
+
 static bool bad_value(struct error *err, const char *flag, const char *value, const char *why)
 {
     error_set(err, "badValue", "badValue(%s): %s", flag, why);
@@ -70,7 +75,7 @@ bool worker_check_options(const struct worker_options *o, struct error *err)
         return error_set(err, "missingWeights", "missingWeights: --weights DIR is required");
     if (o->runner && is_blank(o->runner))
         return error_set(err, "emptyRunnerID", "emptyRunnerID: --runner needs a runner id");
-    if (o->runner && !manifest_find_runner(o->runner)) {
+    if (o->runner && !manifest_find_runner(o->runner, worker_backend(o))) {
         error_set(err, "unknownRunner", "unknownRunner(%s): no such runner is registered",
                   o->runner);
         return error_at(err, NULL, "--runner", o->runner);
@@ -98,7 +103,8 @@ static bool resolve_runner(const struct worker_options *o, const struct runner_m
         return false;
     const char *type = json_string_value(json_object_get(config, "model_type"));
     const struct runner_manifest *m =
-        o->runner ? manifest_find_runner(o->runner) : manifest_find_model_type(type ? type : "");
+        o->runner ? manifest_find_runner(o->runner, worker_backend(o))
+                  : manifest_find_model_type(type ? type : "", worker_backend(o));
     bool ok = true;
     if (!m)
         ok = error_set(err, "UNKNOWN-MODEL-TYPE", "no runner claims this model_type");
@@ -196,10 +202,14 @@ const struct model_info *worker_model_info(const struct worker *w)
 
 /* ---- hello ---- */
 
-/* "AMD EPYC 9654, avx512, 2 threads"; the machine's name where the processor does not say. */
+/* "AMD EPYC 9654, avx512, 2 threads"; the machine's name where the processor does not say. Of a
+ * device "NVIDIA H200, sm_90, strict". */
 static char *device_text(struct arena *arena, const struct compute *compute)
 {
     char name[256] = "";
+    if (compute_device_name(compute))
+        return arena_printf(arena, "%s, %s", compute_device_name(compute),
+                            compute_cpu_name(compute));
     FILE *f = fopen("/proc/cpuinfo", "r");
     char line[512];
     while (f && !name[0] && fgets(line, sizeof line, f)) {
