@@ -170,6 +170,27 @@ bool folder_write_file(struct folder_file *f, const void *data, size_t length, s
     return true;
 }
 
+bool folder_write_file_at(const struct folder_file *f, const void *data, size_t length, uint64_t at,
+                          struct error *err)
+{
+    const uint64_t begin = at, whole = length;
+    for (const char *p = data; length > 0;) {
+        if (interrupt_requested())
+            return error_set(err, "INTERRUPTED", "stopped by a signal");
+        const ssize_t n = uncached_pwrite(f->fd, p, length, at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return error_errno(err, f->path, "cannot write");
+        p += n;
+        at += (uint64_t)n;
+        length -= (size_t)n;
+    }
+    if (!f->scratch)
+        sync_file_range(f->fd, (off_t)begin, (off_t)whole, SYNC_FILE_RANGE_WRITE);
+    return true;
+}
+
 bool folder_close_file(struct folder_file *f, bool ok, struct error *err)
 {
     if (ok && !f->scratch && fsync(f->fd) != 0)

@@ -38,6 +38,9 @@ bool folder_create_file(const struct folder_build *b, const char *name, struct f
 /* All of it, or an error: IO, or INTERRUPTED where a signal has asked for the end. What is written
  * starts on its way to the disk, so that the sync at the end is short. */
 bool folder_write_file(struct folder_file *f, const void *data, size_t length, struct error *err);
+/* The same at a place in the file, which need not be its end; several threads may. */
+bool folder_write_file_at(const struct folder_file *f, const void *data, size_t length, uint64_t at,
+                          struct error *err);
 /* Syncs and closes. ok is what came before; the file is closed either way. */
 bool folder_close_file(struct folder_file *f, bool ok, struct error *err);
 

@@ -26,13 +26,24 @@ ssize_t uncached_pread(int fd, void *out, size_t length, uint64_t at)
     return pread(fd, out, length, (off_t)at);
 }
 
-ssize_t uncached_write(int fd, const void *data, size_t length)
+/* at -1: where the descriptor stands. */
+static ssize_t write_at(int fd, const void *data, size_t length, off_t at)
 {
     if (length >= WORTH_IT) {
         const struct iovec from = {(void *)(uintptr_t)data, length};
-        const ssize_t n = pwritev2(fd, &from, 1, -1, DONTCACHE);
+        const ssize_t n = pwritev2(fd, &from, 1, at, DONTCACHE);
         if (n >= 0 || !is_unknown(errno))
             return n;
     }
-    return write(fd, data, length);
+    return at < 0 ? write(fd, data, length) : pwrite(fd, data, length, at);
+}
+
+ssize_t uncached_write(int fd, const void *data, size_t length)
+{
+    return write_at(fd, data, length, -1);
+}
+
+ssize_t uncached_pwrite(int fd, const void *data, size_t length, uint64_t at)
+{
+    return write_at(fd, data, length, (off_t)at);
 }

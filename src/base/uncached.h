@@ -10,5 +10,6 @@
 
 ssize_t uncached_pread(int fd, void *out, size_t length, uint64_t at);
 ssize_t uncached_write(int fd, const void *data, size_t length);
+ssize_t uncached_pwrite(int fd, const void *data, size_t length, uint64_t at);
 
 #endif

@@ -60,6 +60,14 @@ int main(int argc, char **argv)
          "The same seed gives the same bytes everywhere; a layer has the same weights in every "
          "slice. Default: 1.",
          &seed, NULL, 0, INT64_MAX},
+        {"--int8-attention", OPTION_SWITCH, false, NULL,
+         "q, k, v, o and g of attention as affine INT8 in groups of 32, as `mlxfast transform` "
+         "would store them.",
+         &o.int8_attention, NULL, 0, 0},
+        {"--threads", OPTION_INT, false, "T",
+         "Threads that make and write; the bytes do not depend on it. Default: one per available "
+         "core.",
+         &o.threads, NULL, 0, 64},
         {"--align", OPTION_INT, false, "N",
          "The weights of a file begin at a multiple of N bytes. Default: 1, headers without "
          "padding as in published files, where weights lie at odd addresses.",

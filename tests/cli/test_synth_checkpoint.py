@@ -108,6 +108,50 @@ def test_values_are_valid_and_varied(program, run, tiny, tmp_path):
             assert len(set(raw.tolist())) >= 8, name
 
 
+def test_any_number_of_threads_gives_the_same_bytes(program, run, tiny, tmp_path):
+    for threads in (1, 3):
+        assert run([program, "--config", tiny, "--out", tmp_path / str(threads), "--seed", "7",
+                    "--threads", str(threads)]).returncode == 0
+    assert digests(tmp_path / "1") == digests(tmp_path / "3")
+    assert digests(tmp_path / "1")["model.safetensors"] == PINNED["weights"]
+
+
+def test_int8_attention(program, run, build, tiny, tmp_path):
+    """The tensors and the config that transform would make, about zero and of the same size."""
+    numpy = pytest.importorskip("numpy")
+    for name, more in (("plain", []), ("int8", ["--int8-attention"])):
+        result = run([program, "--config", tiny, "--out", tmp_path / name, *more])
+        assert result.returncode == 0, result.stderr
+    (tmp_path / "contract.json").write_text('{"quantization_envelope": {"attention_int8_group32": true}}')
+    result = run([build / "mlxfast", "transform", "--source", tmp_path / "plain", "--out", tmp_path / "made",
+                  "--int8-attention", "--contract", tmp_path / "contract.json"])
+    assert result.returncode == 0, result.stderr
+    plain, synth, made = (tensors(tmp_path / n / "model.safetensors") for n in ("plain", "int8", "made"))
+    assert {n: t[:2] for n, t in synth.items()} == {n: t[:2] for n, t in made.items()}
+    configs = [json.loads((tmp_path / n / "config.json").read_text()) for n in ("int8", "made")]
+    assert configs[0]["quantization"] == configs[1]["quantization"] == configs[0]["quantization_config"]
+    seen = 0
+    for name, (dtype, shape, data) in synth.items():
+        if "self_attn" not in name or dtype != "U32":
+            if "self_attn" not in name:
+                assert plain[name][2] == data, name
+            continue
+        base = name.removesuffix(".weight")
+        scales, biases = ((numpy.frombuffer(synth[f"{base}.{k}"][2], "<u2").astype("u4") << 16).view("f4")
+                          for k in ("scales", "biases"))
+        codes = numpy.frombuffer(data, numpy.uint8).reshape(-1, 32)
+        w = codes * scales[:, None] + biases[:, None]
+        want = (0.5 if "o_proj" in name else 1) / (shape[1] * 4) ** 0.5
+        rms = float(numpy.sqrt((w.astype("f8") ** 2).mean()))
+        assert abs(w.mean()) < 0.1 * want and (w.size < 4000 or abs(rms / want - 1) < 0.1), (name, rms, want)
+        seen += 1
+    assert seen == 5 * 4
+    (tmp_path / "ids.json").write_text("[3, 50, 400, 7]")
+    out = run([build / "bench-worker", "generate", "--weights", tmp_path / "int8", "--tokens-file",
+               tmp_path / "ids.json", "-n", "8", "--json"])
+    assert out.returncode == 0, out.stderr
+
+
 def test_tiny_model_generates(program, run, build, tiny, tmp_path):
     assert run([program, "--config", tiny, "--out", tmp_path / "m", "--layers", "2"]).returncode == 0
     (tmp_path / "ids.json").write_text(json.dumps([3, 50, 400, 7] * 20))
@@ -174,7 +218,7 @@ def edited(tiny, tmp_path, **changes):
     return path
 
 
-def test_refusals(program, run, tiny, tmp_path):
+def test_refusals(program, run, root, tiny, tmp_path):
     there = tmp_path / "there"
     there.mkdir()
     (there / "keep").write_text("x")
@@ -189,6 +233,8 @@ def test_refusals(program, run, tiny, tmp_path):
         (["--config", tiny, "--out", tmp_path / "o", "--layers", "5"], 1, "num_hidden_layers"),
         (["--config", tiny, "--out", tmp_path / "o", "--target-layers", "2"], 2, "--target-layers"),
         (["--config", tiny, "--out", tmp_path / "o", "--align", "0"], 2, "--align"),
+        (["--config", root / "tracks/laguna-xs-2.1-dflash-v1/drafter-config.json", "--out", tmp_path / "o",
+          "--int8-attention"], 2, "--int8-attention"),
         (["--config", tiny], 2, "--out"),
         (["--out", tmp_path / "o"], 2, "--config"),
     ]

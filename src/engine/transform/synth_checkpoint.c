@@ -7,10 +7,13 @@
 #include "base/json.h"
 #include "base/terminal.h"
 #include "engine/checkpoint/formats.h"
+#include "engine/memory/cores.h"
 #include "engine/model/config_reader.h"
 #include "engine/model/dflash_config.h"
 #include "engine/model/laguna_config.h"
-#include "engine/transform/synth_fill.h"
+#include "engine/model/laguna_quantization.h"
+#include "engine/transform/rewrite.h"
+#include "engine/transform/synth_write.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PIECE = 16 << 20, MOST_ALIGN = 4096, ROOM_BESIDE = 1 << 20 /* config, index, folder */ };
+enum { MOST_ALIGN = 4096, ROOM_BESIDE = 1 << 20 /* config, index, folder */ };
 
 /* Published shards end before this many bytes of tensors; so ours divide at the same tensors. */
 static const uint64_t SHARD_BYTES = (uint64_t)5 << 30;
@@ -31,6 +34,8 @@ struct shard {
     uint64_t payload;
     const char *name;
     struct buffer header;
+    struct folder_file file; /* while it is written */
+    bool open;
 };
 
 struct job {
@@ -41,13 +46,12 @@ struct job {
     json_t *config;
     struct buffer config_text;
     bool drafter;
-    struct tensor_spec *tensors; /* in the order of the files */
+    struct laguna_config *laguna; /* NULL: a drafter's */
+    struct tensor_spec *tensors;  /* in the order of the files */
     size_t count;
     struct shard *shards;
     size_t shard_count;
-    uint8_t *piece;
     struct progress progress;
-    uint64_t done;
 };
 
 static bool refuse(struct job *j, const char *name, const char *what, const char *field,
@@ -121,12 +125,26 @@ static bool parse_config(struct job *j, struct inventory *inventory)
         j->result->layers = c->layer_count;
         return true;
     }
-    struct laguna_config *c = arena_alloc(&j->arena, sizeof *c);
+    struct laguna_config *c = j->laguna = arena_alloc(&j->arena, sizeof *c);
     if (!laguna_config_parse(&j->arena, j->config, file, c, j->err))
         return false;
     laguna_config_inventory(c, inventory);
     j->result->layers = c->layer_count;
     return true;
+}
+
+/* As `mlxfast transform --int8-attention` stores it. */
+static void set_int8(struct job *j)
+{
+    for (int l = 0; l < j->laguna->layer_count; l++)
+        for (int p = 0; p < LAGUNA_PROJECTIONS; p++) {
+            int out, in;
+            laguna_projection_shape(j->laguna, l, (enum laguna_projection)p, &out, &in);
+            if (in % AFFINE_GROUP == 0)
+                rewrite_config_add_int8(j->config,
+                                        arena_printf(&j->arena, "model.layers.%d.self_attn.%s", l,
+                                                     laguna_projection_names[p]));
+        }
 }
 
 static bool read_config(struct job *j, struct inventory *inventory)
@@ -146,8 +164,10 @@ static bool read_config(struct job *j, struct inventory *inventory)
         return false;
     if (o->target_layers > 0 && !j->drafter)
         return refuse(j, "USAGE", "only a drafter has a target", "--target-layers", NULL);
+    if (o->int8_attention && j->drafter)
+        return refuse(j, "USAGE", "a drafter's attention stays bf16", "--int8-attention", NULL);
     const bool cut = o->layers > 0 && o->layers != layers_in(j->config);
-    if (!cut && o->target_layers == 0)
+    if (!cut && o->target_layers == 0 && !o->int8_attention)
         return true; /* the text stays as it is, to the byte */
     if (o->layers > layers_in(j->config)) {
         snprintf(value, sizeof value, "%d", layers_in(j->config));
@@ -158,6 +178,11 @@ static bool read_config(struct job *j, struct inventory *inventory)
         cut_config(j->config, (int)o->layers);
     if (o->target_layers > 0 && !fit_target(j, (int)o->target_layers))
         return false;
+    inventory->count = 0;
+    if (!parse_config(j, inventory))
+        return false;
+    if (o->int8_attention)
+        set_int8(j);
     buffer_clear(&j->config_text);
     json_write_ordered(j->config, 2, &j->config_text);
     buffer_char(&j->config_text, '\n');
@@ -273,8 +298,11 @@ static void write_index(struct job *j, struct buffer *out)
         for (size_t k = 0; k < j->shards[i].count; k++) {
             const struct tensor_spec *t = &j->shards[i].tensors[k];
             const uint64_t elements = tensor_bytes(t) / dtype_size(t->dtype);
-            if (t->dtype != DTYPE_U8) /* scales are none */
-                parameters += t->dtype == DTYPE_U32 ? elements * NVFP4_CODES_PER_WORD : elements;
+            if (t->dtype == DTYPE_U32)
+                parameters += elements * (uint64_t)(synth_is_affine(t) ? AFFINE_CODES_PER_WORD
+                                                                       : NVFP4_CODES_PER_WORD);
+            else if (t->dtype != DTYPE_U8 && !synth_is_affine(t)) /* scales are none */
+                parameters += elements;
             places[n++] = (struct place){t->name, j->shards[i].name};
         }
     qsort(places, n, sizeof *places, by_tensor);
@@ -291,31 +319,71 @@ static void write_index(struct job *j, struct buffer *out)
 
 /* ---- writing ---- */
 
-static bool write_tensor(struct job *j, struct folder_file *f, const struct tensor_spec *t)
+static bool begin_shard(struct job *j, const struct folder_build *build, struct shard *s)
 {
-    const struct synth_recipe recipe = synth_recipe_of(t, j->o->seed);
-    const uint64_t bytes = tensor_bytes(t);
-    for (uint64_t at = 0; at < bytes; at += PIECE) {
-        const size_t n = bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
-        synth_fill(&recipe, at, j->piece, n);
-        if (!folder_write_file(f, j->piece, n, j->err))
-            return false;
-        progress_update(&j->progress, j->done += n);
-    }
-    return true;
+    struct folder_file *f = &s->file;
+    s->open = folder_create_file(build, s->name, f, j->err);
+    if (!s->open || !folder_write_file(f, s->header.data, s->header.length, j->err))
+        return false;
+    return ftruncate(f->fd, (off_t)(s->header.length + s->payload)) == 0 ||
+           error_errno(j->err, f->path, "cannot set the length");
 }
 
-static bool write_shard(struct job *j, const struct folder_build *build, const struct shard *s)
+static size_t cut_shard(struct job *j, const struct shard *s, struct synth_piece *out)
 {
-    struct folder_file f;
-    if (!folder_create_file(build, s->name, &f, j->err))
-        return false;
-    bool ok = folder_write_file(&f, s->header.data, s->header.length, j->err);
-    if (j->o->headers_only && ok && ftruncate(f.fd, (off_t)(s->header.length + s->payload)) != 0)
-        ok = error_errno(j->err, f.path, "cannot set the length");
-    for (size_t i = 0; ok && !j->o->headers_only && i < s->count; i++)
-        ok = write_tensor(j, &f, &s->tensors[i]);
-    return folder_close_file(&f, ok, j->err);
+    size_t n = 0;
+    uint64_t at = s->header.length;
+    for (size_t i = 0; i < s->count; i++) {
+        const uint64_t bytes = tensor_bytes(&s->tensors[i]);
+        struct synth_recipe *recipe = arena_alloc(&j->arena, sizeof *recipe);
+        *recipe = synth_recipe_of(&s->tensors[i], j->o->seed);
+        for (uint64_t first = 0; first < bytes; first += SYNTH_PIECE) {
+            const uint64_t left = bytes - first;
+            if (out)
+                out[n] = (struct synth_piece){&s->file, at + first, recipe, first,
+                                              left < SYNTH_PIECE ? (size_t)left : SYNTH_PIECE};
+            n++;
+        }
+        at += bytes;
+    }
+    return n;
+}
+
+/* Files take turns: a file system lets one thread at a time write to a file. */
+static bool write_weights(struct job *j)
+{
+    size_t most = 0, count = 0;
+    for (size_t i = 0; i < j->shard_count; i++) {
+        const size_t n = cut_shard(j, &j->shards[i], NULL);
+        most = n > most ? n : most;
+    }
+    struct synth_piece *all = memory_alloc(j->shard_count * most * sizeof *all),
+                       *one = memory_alloc(j->shard_count * most * sizeof *one);
+    size_t *counts = memory_alloc(j->shard_count * sizeof *counts);
+    for (size_t i = 0; i < j->shard_count; i++)
+        counts[i] = cut_shard(j, &j->shards[i], one + i * most);
+    for (size_t k = 0; k < most; k++)
+        for (size_t i = 0; i < j->shard_count; i++)
+            if (k < counts[i])
+                all[count++] = one[i * most + k];
+    const int threads = j->o->threads > 0 ? (int)j->o->threads : cores_allowed();
+    const bool ok = synth_write(all, count, threads, &j->progress, j->err);
+    free(all);
+    free(one);
+    free(counts);
+    return ok;
+}
+
+static bool write_shards(struct job *j, const struct folder_build *build)
+{
+    bool ok = true;
+    for (size_t i = 0; ok && i < j->shard_count; i++)
+        ok = begin_shard(j, build, &j->shards[i]);
+    ok = ok && (j->o->headers_only || write_weights(j));
+    for (size_t i = 0; i < j->shard_count; i++)
+        if (j->shards[i].open)
+            ok = folder_close_file(&j->shards[i].file, ok, j->err);
+    return ok;
 }
 
 static bool write_folder(struct job *j, struct folder_build *build)
@@ -326,9 +394,7 @@ static bool write_folder(struct job *j, struct folder_build *build)
         return false;
     progress_begin(&j->progress, j->o->headers_only ? "writing headers" : "writing weights",
                    "bytes", j->result->tensor_bytes);
-    bool ok = true;
-    for (size_t i = 0; ok && i < j->shard_count; i++)
-        ok = write_shard(j, build, &j->shards[i]);
+    bool ok = write_shards(j, build);
     if (ok)
         progress_end(&j->progress);
     if (ok && !j->drafter) { /* a drafter is one file, published without an index */
@@ -374,18 +440,14 @@ bool synth_checkpoint(const struct synth_options *o, struct synth_result *result
     *result = (struct synth_result){0};
     struct error own = {0};
     const int64_t started = clock_now_ns();
-    struct job j = {.o = o,
-                    .result = result,
-                    .err = err ? err : &own,
-                    .piece = memory_alloc(PIECE),
-                    .progress = {.quiet = o->quiet}};
+    struct job j = {
+        .o = o, .result = result, .err = err ? err : &own, .progress = {.quiet = o->quiet}};
     const bool ok = make(&j);
     result->seconds = clock_seconds(started);
     for (size_t i = 0; i < j.shard_count; i++)
         buffer_free(&j.shards[i].header);
     json_decref(j.config);
     buffer_free(&j.config_text);
-    free(j.piece);
     arena_free(&j.arena);
     return ok;
 }

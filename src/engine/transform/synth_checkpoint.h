@@ -15,9 +15,11 @@ struct synth_options {
     int64_t layers;     /* 0: all; the first so many otherwise */
     int64_t target_layers; /* a drafter's: its target is a slice of so many; 0: as it stands */
     uint64_t seed;
-    int64_t align;     /* tensor data of a file begins at a multiple of it; 1: as published */
-    bool dry_run;      /* check and count, write nothing */
-    bool headers_only; /* the weights are holes: zeros that take no space */
+    int64_t threads;     /* that make and write; 0: one per core that may be used */
+    int64_t align;       /* tensor data of a file begins at a multiple of it; 1: as published */
+    bool int8_attention; /* as transform stores it; not of a drafter */
+    bool dry_run;        /* check and count, write nothing */
+    bool headers_only;   /* the weights are holes: zeros that take no space */
     bool quiet;
 };
 

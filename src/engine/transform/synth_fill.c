@@ -4,6 +4,7 @@
 #include "engine/checkpoint/formats.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Loops that vectorise; integer arithmetic and single float operations give the same everywhere. */
@@ -141,10 +142,41 @@ static double gain_of(const char *name)
     return 1.0;
 }
 
+bool synth_is_affine(const struct tensor_spec *t)
+{
+    return strstr(t->name, "self_attn.") != NULL &&
+           (t->dtype == DTYPE_U32 || text_ends(t->name, ".scales") ||
+            text_ends(t->name, ".biases"));
+}
+
+/* RMS of a byte about its middle, all as likely. */
+static const double BYTE_MIDDLE = 127.5, BYTE_RMS = 73.9;
+
+/* w = scale * code + bias is about zero in every group: a bias is drawn by the scale's key. */
+static struct synth_recipe affine_recipe(const struct tensor_spec *t, uint64_t seed)
+{
+    const size_t base = strlen(t->name) - strlen(strrchr(t->name, '.'));
+    char scales[160];
+    snprintf(scales, sizeof scales, "%.*s.scales", (int)base, t->name);
+    struct synth_recipe r = {.kind = SYNTH_BF16, .key = key_of(scales, seed)};
+    if (t->dtype == DTYPE_U32) {
+        r = (struct synth_recipe){.kind = SYNTH_CODES, .key = key_of(t->name, seed)};
+        return r;
+    }
+    const double in = (double)t->shape[t->rank - 1] * AFFINE_GROUP;
+    const double middle = gain_of(t->name) / sqrt(in) / BYTE_RMS / SCALE_RMS;
+    const double by = text_ends(t->name, ".biases") ? -BYTE_MIDDLE : 1;
+    r.center = (float)(middle * by);
+    r.spread = (float)(middle * by / 2);
+    return r;
+}
+
 struct synth_recipe synth_recipe_of(const struct tensor_spec *t, uint64_t seed)
 {
     struct synth_recipe r = {.key = key_of(t->name, seed)};
     double in = (double)t->shape[t->rank - 1];
+    if (synth_is_affine(t))
+        return affine_recipe(t, seed);
     if (t->dtype == DTYPE_U32 || t->dtype == DTYPE_U8) {
         in *= t->dtype == DTYPE_U32 ? NVFP4_CODES_PER_WORD : NVFP4_GROUP;
         r.kind = t->dtype == DTYPE_U32 ? SYNTH_CODES : SYNTH_SCALES;

@@ -10,6 +10,7 @@
 
 #include "engine/checkpoint/inventory.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,6 +30,9 @@ struct synth_recipe {
 
 /* What a tensor of a Laguna or of its drafter is filled with, by its name, dtype and shape. */
 struct synth_recipe synth_recipe_of(const struct tensor_spec *t, uint64_t seed);
+
+/* Codes, scales or biases of an affine INT8 projection. */
+bool synth_is_affine(const struct tensor_spec *t);
 
 enum { SYNTH_UNIT = 64 };
 /* Bytes [first, first + count) of the tensor; first is a multiple of SYNTH_UNIT. */
