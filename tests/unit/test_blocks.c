@@ -184,16 +184,29 @@ struct runner {
     struct kv_layer *kv[LAYERS];
 };
 
+/* cpu: the name of its kernels, or "cuda". */
 static struct runner runner_new(const struct model *m, const char *cpu, int threads,
                                 enum activations a, int max_rows)
 {
     struct runner run = {.m = m};
     struct error err;
-    const struct compute_options options = {.threads = threads, .cpu = cpu, .activations = a};
+    const bool cuda = cpu != NULL && strcmp(cpu, "cuda") == 0;
+    const struct compute_options options = {.backend = cuda ? "cuda" : NULL,
+                                            .threads = threads,
+                                            .cpu = cuda ? NULL : cpu,
+                                            .activations = a};
     const struct compute_shape shape = shape_of(&m->s, max_rows);
-    assert_true(compute_new(&options, &shape, &run.c, &err));
-    run.c->cost_alone = 0; /* small as the blocks are, share them out */
-    run.c->cost_per_thread = 1;
+    if (!compute_new(&options, &shape, &run.c, &err))
+        fail_msg("%s: %s", err.name, err.message);
+    if (!cuda) {
+        run.c->cost_alone = 0; /* small as the blocks are, share them out */
+        run.c->cost_per_thread = 1;
+    }
+    assert_true(compute_prepare_embedding(run.c, &m->embedding, &err));
+    for (int i = 0; i < LAYERS; i++)
+        assert_true(compute_prepare_attention(run.c, &m->attention[i], &err) &&
+                    compute_prepare_ffn(run.c, &m->ffn[i], &err));
+    assert_true(compute_prepare_head(run.c, &m->head, &err));
     for (int i = 0; i < LAYERS; i++) {
         const int window = m->attention[i].window;
         const int64_t capacity = window > 0 ? window + max_rows - 1 : POSITIONS;
@@ -213,13 +226,24 @@ static void runner_free(struct runner *run)
 static void runner_step(struct runner *run, const int32_t *ids, int64_t position, int rows,
                         float *logits, float *stream)
 {
-    compute_embed(run->c, &run->m->embedding, ids, rows);
-    for (int i = 0; i < LAYERS; i++) {
-        compute_attention(run->c, &run->m->attention[i], run->kv[i], position, rows);
-        compute_ffn(run->c, &run->m->ffn[i], rows);
+    const struct compute_forward f = {.owner = run,
+                                      .ids = ids,
+                                      .pos0 = position,
+                                      .rows = rows,
+                                      .logit_rows = rows,
+                                      .logits = logits};
+    struct error err;
+    if (!compute_begin(run->c, &f)) {
+        compute_embed(run->c, &run->m->embedding, ids, rows);
+        for (int i = 0; i < LAYERS; i++) {
+            compute_attention(run->c, &run->m->attention[i], run->kv[i], position, rows);
+            compute_ffn(run->c, &run->m->ffn[i], rows);
+        }
+        compute_head(run->c, &run->m->head, 0, rows, logits, NULL);
     }
+    if (!compute_end(run->c, &err))
+        fail_msg("%s: %s", err.name, err.message);
     compute_read_rows(run->c, 0, rows, stream);
-    compute_head(run->c, &run->m->head, 0, rows, logits, NULL);
 }
 
 struct outcome {
@@ -298,6 +322,14 @@ static void check_model(const struct sizes *s, enum activations a, int positions
                 fail_msg("%s, %d threads, blocks of up to %d rows, mode %d", have[k]->name, threads,
                          most, (int)a);
         }
+#ifdef MLXFAST_CUDA
+    for (int i = 0; i < 4 && a == ACTIVATIONS_BF16; i++) {
+        run_all(m, "cuda", 1, a, most_rows[i], ids, &r, &got);
+        if (!same_floats(got.stream, expected.stream, stream) ||
+            !same_floats(got.logits, expected.logits, logits))
+            fail_msg("cuda, blocks of up to %d rows", most_rows[i]);
+    }
+#endif
     outcome_free(&expected);
     outcome_free(&got);
     model_free(m);
