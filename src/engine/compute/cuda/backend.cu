@@ -10,7 +10,8 @@
 
 enum {
     RECORDINGS_MOST = 96, /* of an instance; the oldest gives way */
-    LOGIT_ROWS = CUDA_RECORD_ROWS
+    LOGIT_ROWS = CUDA_RECORD_ROWS,
+    KINDS = 4 /* of forwards: each has an input of its own */
 };
 
 /* What instances on one device share: the first one's, which is freed last. */
@@ -42,10 +43,12 @@ struct compute {
     struct cuda_meter *events;
     char name[192], kind[64];
 
-    struct cuda_input *input; /* pinned */
-    struct head_pick *picks;  /* pinned [max(max_rows, LOGIT_ROWS)] */
-    float *logits_row;        /* pinned [vocab] */
-    struct cuda_step *step;   /* device, all below too */
+    struct cuda_input *inputs[KINDS]; /* pinned */
+    struct cuda_input *input;         /* of the forward that is under way */
+    bool pending[KINDS];              /* a forward that gives nothing back was not waited for */
+    struct head_pick *picks;          /* pinned [max(max_rows, LOGIT_ROWS)] */
+    float *logits_row;                /* pinned [vocab] */
+    struct cuda_step *step;           /* device, all below too */
     uint16_t *x, *projected, *attended, *context_scratch;
     size_t projected_width; /* elements */
     float *logits;          /* [LOGIT_ROWS, vocab] */
@@ -140,8 +143,11 @@ static bool buffers_new(struct compute *c)
     const size_t rows = (size_t)rows_of(s), element = sizeof(uint16_t);
     const size_t heads = (size_t)s->max_heads * (size_t)s->head_dim;
     c->projected_width = projected_of(s);
-    return pinned_new(c, sizeof *c->input + rows * sizeof(int32_t), (void **)&c->input) &&
-           pinned_new(c, rows * sizeof *c->picks, (void **)&c->picks) &&
+    for (int i = 0; i < KINDS; i++)
+        if (!pinned_new(c, sizeof *c->input + rows * sizeof(int32_t), (void **)&c->inputs[i]))
+            return false;
+    c->input = c->inputs[0];
+    return pinned_new(c, rows * sizeof *c->picks, (void **)&c->picks) &&
            pinned_new(c, (size_t)s->vocab * sizeof(float), (void **)&c->logits_row) &&
            zeroed_new(c, sizeof *c->step, "the step", (void **)&c->step) &&
            cuda_memory_new(f, rows * (size_t)s->hidden * element, "the stream", (void **)&c->x) &&
@@ -165,7 +171,10 @@ static void compute_destroy(struct compute *c)
     for (int i = 0; i < RECORDINGS_MOST; i++)
         if (c->recordings[i].graph != NULL)
             cudaGraphExecDestroy(c->recordings[i].graph);
-    void *const pinned[] = {c->input, c->picks, c->logits_row};
+    for (int i = 0; i < KINDS; i++)
+        if (c->inputs[i] != NULL)
+            cudaFreeHost(c->inputs[i]);
+    void *const pinned[] = {c->picks, c->logits_row};
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++)
         if (pinned[i] != NULL)
             cudaFreeHost(pinned[i]);
@@ -594,6 +603,11 @@ static bool begin(struct compute *c, const struct compute_forward *f)
     c->chunks = cuda_chunks(f->pos0, f->rows);
     if (s->fault.set)
         return false;
+    c->input = c->inputs[f->kind % KINDS];
+    if (c->pending[f->kind % KINDS]) {
+        cuda_ok(&s->fault, cudaStreamSynchronize(s->stream), "a forward");
+        memset(c->pending, 0, sizeof c->pending);
+    }
     fill_input(c, f->ids, f->pos0, f->rows);
     if (f->rows <= CUDA_RECORD_ROWS && c->meter == NULL && !s->no_graphs) {
         struct recording *r = find(c, f, c->chunks);
@@ -656,8 +670,13 @@ static bool end(struct compute *c, struct error *err)
                                 (size_t)f->logit_rows * (size_t)c->shape.vocab * sizeof(float),
                                 cudaMemcpyDeviceToHost, s->stream),
                 "reading logits");
-    if (!s->fault.set)
+    /* What gives nothing back is not waited for: the next forward that does shows its failure. */
+    if (f->kind != 0 && f->logit_rows == 0 && c->meter == NULL) {
+        c->pending[f->kind % KINDS] = true;
+    } else if (!s->fault.set) {
         cuda_ok(&s->fault, cudaStreamSynchronize(s->stream), "a forward");
+        memset(c->pending, 0, sizeof c->pending);
+    }
     if (s->fault.set)
         return say(&s->fault, err);
     if (f->picks != NULL && f->logit_rows > 0)
