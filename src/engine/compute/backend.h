@@ -72,6 +72,8 @@ struct compute_backend {
     struct compute_meter *(*get_meter)(const struct compute *c);
     double (*roofline_read)(struct compute *c, const void *data, size_t bytes);
     struct roofline_peak (*roofline_peak)(struct compute *c);
+    void (*device_facts)(const struct compute *c, struct device_facts *out); /* NULL: none */
+    double (*roofline_copy)(struct compute *c, size_t bytes);                /* NULL: none */
 };
 
 extern const struct compute_backend cpu_backend;

@@ -298,3 +298,17 @@ struct roofline_peak roofline_measure_peak(struct compute *c)
 {
     return of(c)->roofline_peak(c);
 }
+
+bool roofline_device(const struct compute *c, struct device_facts *out)
+{
+    *out = (struct device_facts){0};
+    if (of(c)->device_facts == NULL)
+        return false;
+    of(c)->device_facts(c, out);
+    return true;
+}
+
+double roofline_copy(struct compute *c, size_t bytes)
+{
+    return of(c)->roofline_copy != NULL ? of(c)->roofline_copy(c, bytes) : 0;
+}

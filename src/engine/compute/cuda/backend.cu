@@ -1,6 +1,7 @@
 /* The CUDA backend as a table: instances, forwards recorded and replayed, and which stages each
  * block is made of. */
 #include "engine/compute/cuda/cuda.h"
+#include "engine/compute/cuda/facts.h"
 #include "engine/compute/cuda/launch.cuh"
 #include "engine/compute/cuda/meter.h"
 
@@ -981,6 +982,16 @@ static struct roofline_peak peak(struct compute *c)
     return roofline_peak{"none", "none", 0, 0};
 }
 
+static void device_facts(const struct compute *c, struct device_facts *out)
+{
+    cuda_facts_read(&c->shared->device, out);
+}
+
+static double copy_rate(struct compute *c, size_t bytes)
+{
+    return cuda_facts_copy_seconds(&c->shared->fault, c->shared->stream, bytes);
+}
+
 extern "C" const struct compute_backend cuda_backend = {
     .name = "cuda",
     .check = check,
@@ -1025,4 +1036,6 @@ extern "C" const struct compute_backend cuda_backend = {
     .get_meter = get_meter,
     .roofline_read = read_rate,
     .roofline_peak = peak,
+    .device_facts = device_facts,
+    .roofline_copy = copy_rate,
 };
