@@ -144,6 +144,107 @@ static __device__ __forceinline__ void mma_bf16(float d[4], const uint32_t a[4],
 #endif
 }
 
+/* Four 8x8 tiles of 2-byte elements out of shared memory. Lane 8i + r names row r (16 bytes,
+ * aligned) of tile i; d[i] is of tile i: row lane / 4, elements 2 (lane % 4) and the next. */
+static __device__ __forceinline__ void load_tiles(uint32_t d[4], const void *row)
+{
+#ifdef CUDA_EMULATED
+    const char *rows[32];
+    emulator_warp_exchange(&row, sizeof row, rows);
+    const int lane = threadIdx.x % 32;
+    for (int i = 0; i < 4; i++)
+        d[i] = *(const uint32_t *)(rows[8 * i + lane / 4] + lane % 4 * 4);
+#else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"((unsigned)__cvta_generic_to_shared(row))
+                 : "memory");
+#endif
+}
+
+/* The same, each tile transposed: column lane / 4, its elements 2 (lane % 4) and the next. */
+static __device__ __forceinline__ void load_tiles_transposed(uint32_t d[4], const void *row)
+{
+#ifdef CUDA_EMULATED
+    const uint16_t *rows[32];
+    emulator_warp_exchange(&row, sizeof row, rows);
+    const int lane = threadIdx.x % 32;
+    for (int i = 0; i < 4; i++)
+        d[i] = rows[8 * i + lane % 4 * 2][lane / 4] |
+               (uint32_t)rows[8 * i + lane % 4 * 2 + 1][lane / 4] << 16;
+#else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"((unsigned)__cvta_generic_to_shared(row))
+                 : "memory");
+#endif
+}
+
+/* As copy_async, or 16 zero bytes and nothing read. */
+static __device__ __forceinline__ void copy_async_or_zero(void *shared, const void *global,
+                                                          bool copy)
+{
+#ifdef CUDA_EMULATED
+    const uint4 zero = {};
+    *(uint4 *)shared = copy ? *(const uint4 *)global : zero;
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global),
+                   "r"(copy ? 16u : 0u)
+                 : "memory");
+#endif
+}
+
+/* Pairs of bf16: a b + c, each rounded once; denormals are kept. */
+static __device__ __forceinline__ uint32_t bf16_pairs_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+#ifdef CUDA_EMULATED
+    uint32_t out = 0;
+    for (int i = 0; i < 32; i += 16) {
+        const float fa = __uint_as_float(a >> i << 16), fb = __uint_as_float(b >> i << 16);
+        const float fc = __uint_as_float(c >> i << 16);
+        uint32_t u = __float_as_uint(emulator_multiply_keep(fa, fb));
+        if (fc != 0.0f)
+            u = __float_as_uint((float)((double)fa * (double)fb + (double)fc));
+        u += 0x7fffu + (u >> 16 & 1u);
+        out |= u >> 16 << i;
+    }
+    return out;
+#else
+    uint32_t d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+#endif
+}
+
+/* Two floats rounded to a pair of bf16. */
+static __device__ __forceinline__ uint32_t bf16_pair_of(float low, float high)
+{
+#ifdef CUDA_EMULATED
+    uint32_t u = __float_as_uint(low), v = __float_as_uint(high);
+    u += 0x7fffu + (u >> 16 & 1u);
+    v += 0x7fffu + (v >> 16 & 1u);
+    return u >> 16 | (v & 0xffff0000u);
+#else
+    uint32_t d;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+#endif
+}
+
+/* 2^x to about 2 ulp, -Inf gives 0. Only for fast mode. */
+static __device__ __forceinline__ float power_of_two_fast(float x)
+{
+#ifdef CUDA_EMULATED
+    return exp2f(x);
+#else
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+#endif
+}
+
 /* A product that keeps denormals, where the rest of the code flushes them: for values made of bits.
  */
 static __device__ __forceinline__ float multiply_keep(float a, float b)
