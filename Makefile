@@ -1,16 +1,25 @@
 # mlxfast: `make` builds the programs, `make test` runs the unit tests, `make SAN=1` builds all of it
-# with ASan and UBSan, `make fuzz` builds the fuzz targets, `make ARCH=aarch64` cross-builds.
+# with ASan and UBSan, `make fuzz` builds the fuzz targets, `make ARCH=aarch64` cross-builds, `make CUDA=1`
+# adds the CUDA backend, `make CUDA=emulated` the same sources on the processor (tests/cuda-emulator).
 # Everything goes to $(BUILD); nothing is written beside the sources.
 
 ARCH ?= native
-BUILD ?= build$(if $(SAN),/san)$(if $(SLOWED),/slowed-$(SLOWED))$(if $(filter-out native,$(ARCH)),/$(ARCH))
+BUILD ?= build$(if $(CUDA),/cuda$(if $(filter emulated,$(CUDA)),-emulated))$(if $(SAN),/san)$(if $(SLOWED),/slowed-$(SLOWED))$(if $(filter-out native,$(ARCH)),/$(ARCH))
 # What sanitizers report needs lines, not variables; at -O1 they take half of the compiler's time.
 OPT ?= $(if $(SAN),-O1,-O2)
 DEBUG_INFO := $(if $(SAN),-g1,-g)
 PKG_CONFIG ?= pkg-config
 
-ifneq ($(CUDA),)
-$(error make CUDA=1 is reserved: the CUDA backend is not part of this version)
+ifneq ($(filter-out 1 emulated,$(CUDA)),)
+$(error CUDA is 1, emulated or not given)
+endif
+ifeq ($(CUDA),1)
+ifneq ($(SAN),)
+$(error make CUDA=1 SAN=1: sanitizers see nothing of a device; use CUDA=emulated SAN=1, or compute-sanitizer on a build with CUDA=1)
+endif
+ifneq ($(ARCH),native)
+$(error make CUDA=1 builds for this machine only)
+endif
 endif
 
 ifeq ($(ARCH),aarch64)
@@ -74,6 +83,29 @@ $(error SLOWED is a number of thousandths, 1 to 9999)
 endif
 endif
 
+# The CUDA backend: src/engine/compute/cuda/*.cu by nvcc, or by g++ against the emulator's headers.
+# CUDA_ARCH=90 builds for one architecture, faster; the last one is there as PTX too.
+# Functions are named for the structs that they take, which -Wshadow would mind in C++.
+CXX_WARN := -Wall -Wextra -Wshadow=local -Wpointer-arith
+ifeq ($(CUDA),1)
+NVCC ?= $(or $(shell command -v nvcc 2>/dev/null),/usr/local/cuda/bin/nvcc)
+CUDA_HOME ?= $(abspath $(dir $(realpath $(NVCC)))/..)
+CUDA_ARCH ?= 80 90
+comma := ,
+CUDA_CODE := $(foreach a,$(CUDA_ARCH),-gencode 'arch=compute_$(a),code=$(if $(filter $(a),$(lastword $(CUDA_ARCH))),[sm_$(a)$(comma)compute_$(a)],sm_$(a))')
+CFLAGS += -DMLXFAST_CUDA -isystem $(CUDA_HOME)/include
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread -lstdc++
+CUDA_COMPILE = $(NVCC) -std=c++17 -O3 -lineinfo -fmad=false -ftz=true -prec-div=true -prec-sqrt=true $(CUDA_CODE) \
+	--Werror all-warnings $(addprefix -Xcompiler ,$(CXX_WARN) -ffp-contract=off -fno-strict-aliasing) -D_GNU_SOURCE -DMLXFAST_CUDA -Isrc
+else ifeq ($(CUDA),emulated)
+EMULATOR := tests/cuda-emulator
+CFLAGS += -DMLXFAST_CUDA -I$(EMULATOR)
+CUDA_LIBS := -lstdc++
+# A thread variable that is extern needs no initialiser here, and sqrtf no errno.
+CUDA_COMPILE = $(CXX) -x c++ -std=c++17 $(CXX_WARN) $(filter-out -std=gnu11 -Wshadow -Wstrict-prototypes,$(CFLAGS)) $(if $(filter x86_64,$(MACHINE)),-mfma) \
+	-fno-exceptions -fno-rtti -fno-math-errno -fno-extern-tls-init -fno-gnu-unique -Wno-unknown-pragmas -DCUDA_EMULATED $(if $(SAN),-O1,-O2)
+endif
+
 find_c = $(sort $(shell find $(1) -name '*.c' 2>/dev/null))
 
 # Instruction sets: a file whose name ends so is compiled for it, and only where it can be.
@@ -87,7 +119,10 @@ else
 SKIP_ISA := $(ISA_X86) $(ISA_ARM)
 endif
 
-objects = $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(addprefix %,$(SKIP_ISA)),$(call find_c,$(1))))
+NO_CUDA := $(if $(CUDA),,src/engine/compute/cuda/%)
+objects = $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(NO_CUDA) $(addprefix %,$(SKIP_ISA)),$(call find_c,$(1))))
+CUDA_SOURCES := $(if $(CUDA),$(sort $(wildcard src/engine/compute/cuda/*.cu)))
+CUDA_O := $(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o)
 BASE_O := $(call objects,src/base)
 WIRE_O := $(call objects,src/wire)
 JUDGE_O := $(call objects,src/judge)
@@ -99,6 +134,9 @@ WIRE_A := $(BUILD)/lib/wire.a
 JUDGE_A := $(BUILD)/lib/judge.a
 ENGINE_A := $(BUILD)/lib/engine.a
 ARENA_A := $(BUILD)/lib/arena.a
+ifeq ($(CUDA),emulated)
+EMULATOR_O := $(patsubst %.cpp,$(BUILD)/%.o,$(sort $(wildcard $(EMULATOR)/*.cpp))) $(BUILD)/$(EMULATOR)/shared_names.o
+endif
 
 JUDGE_PROGRAMS := benchd record-correctness-golden
 ENGINE_PROGRAMS := bench-worker synth-checkpoint
@@ -143,6 +181,27 @@ $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(ISA_FLAGS) -MMD -MP -c $< -o $@
 
+$(BUILD)/%.cu.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(CUDA_COMPILE) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+ifeq ($(CUDA),emulated)
+$(BUILD)/$(EMULATOR)/%.o: $(EMULATOR)/%.cpp Makefile
+	@mkdir -p $(@D)
+	$(CUDA_COMPILE) -MMD -MP -c $< -o $@
+# Every name that a kernel has for its dynamic shared memory.
+$(BUILD)/$(EMULATOR)/shared_names.s: $(EMULATOR)/shared_names $(CUDA_SOURCES) $(wildcard src/engine/compute/cuda/*.cuh $(EMULATOR)/*.cu)
+	@mkdir -p $(@D)
+	$(EMULATOR)/shared_names $(filter %.cu %.cuh,$^) > $@
+$(BUILD)/$(EMULATOR)/shared_names.o: $(BUILD)/$(EMULATOR)/shared_names.s
+	$(CC) -c $< -o $@
+
+$(BUILD)/tests/test_emulator: $(BUILD)/$(EMULATOR)/test_emulator.cu.o $(EMULATOR_O)
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ -lcmocka $(CUDA_LIBS) $(LIBS) -o $@
+.PHONY: emulator-test
+emulator-test: $(BUILD)/tests/test_emulator
+	$<
+endif
+
 define archive
 	@mkdir -p $(@D)
 	@rm -f $@
@@ -154,7 +213,7 @@ $(WIRE_A): $(WIRE_O)
 	$(archive)
 $(JUDGE_A): $(JUDGE_O)
 	$(archive)
-$(ENGINE_A): $(ENGINE_O)
+$(ENGINE_A): $(ENGINE_O) $(CUDA_O) $(EMULATOR_O)
 	$(archive)
 $(ARENA_A): $(ARENA_O)
 	$(archive)
@@ -165,21 +224,21 @@ $(addprefix $(BUILD)/,$(JUDGE_PROGRAMS)): $(BUILD)/%: $(BUILD)/src/programs/%.o 
 $(BUILD)/measure-noop: $(BUILD)/benchd
 	ln -sf benchd $@
 $(addprefix $(BUILD)/,$(ENGINE_PROGRAMS)): $(BUILD)/%: $(BUILD)/src/programs/%.o $(ENGINE_A) $(WIRE_A) $(BASE_A)
-	$(CC) $(CFLAGS) $(LDFLAGS) $(PROGRAM_LDFLAGS) $^ $(LIBS) -o $@
+	$(CC) $(CFLAGS) $(LDFLAGS) $(PROGRAM_LDFLAGS) $^ $(CUDA_LIBS) $(LIBS) -o $@
 # The participants' program: engine for checkpoints, arena for what comes over the network.
 $(BUILD)/mlxfast: $(BUILD)/src/programs/mlxfast.o $(ENGINE_A) $(ARENA_A) $(WIRE_A) $(BASE_A)
-	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(CURL_LIBS) $(CLIENT_LIBS) -lpthread -lm -o $@
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(CUDA_LIBS) $(CURL_LIBS) $(CLIENT_LIBS) -lpthread -lm -o $@
 
 # Nothing that a unit test needs of the arena calls libcurl.
 $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(ARENA_A) $(JUDGE_A) $(ENGINE_A) $(WIRE_A) $(BASE_A)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(JUDGE_LIBS) -lcmocka -o $@
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(CUDA_LIBS) $(JUDGE_LIBS) -lcmocka -o $@
 $(BUILD)/engines/%: $(BUILD)/tests/engines/%.o $(WIRE_A) $(BASE_A)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
 $(BUILD)/tools/%: $(BUILD)/tools/%.o $(ENGINE_A) $(WIRE_A) $(BASE_A)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(CUDA_LIBS) $(LIBS) -o $@
 
 # Fuzz targets are built with clang's libFuzzer, library sources included, in their own objects.
 FUZZ_CC ?= clang
@@ -199,7 +258,7 @@ $(BUILD)/fuzz/%: $(BUILD)/fuzz/obj/tests/fuzz/%.o $(BUILD)/lib/fuzz.a
 unit: $(UNIT_TESTS)
 	@for t in $(UNIT_TESTS); do $$t || exit 1; done
 
-FORMATTED = $(shell git ls-files '*.c' '*.h')
+FORMATTED = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
 format:
 	clang-format -i $(FORMATTED)
 format-check:

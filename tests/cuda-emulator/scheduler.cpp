@@ -1,0 +1,910 @@
+/* Runs a grid: each thread of a block is a fiber, one runs at a time, and another is taken where it
+ * waits. A thread that never waits needs no fiber of its own: the next one goes on where it ended.
+ * Blocks run one after the other; in a cooperative launch all of them are there at once and shared
+ * memory is exchanged where the block changes. */
+#include "emulator.h"
+#include "fiber.h"
+
+#include "engine/compute/cpu/machine.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+enum {
+    LANES = 32,
+    MOST_THREADS = 1024,
+    MOST_WARPS = MOST_THREADS / LANES,
+    MOST_GROUPS = LANES,
+    NAMED_BARRIERS = 16,
+    MOST_YIELDS = 20 * 1000 * 1000 /* in a row, before they count as standing still */
+};
+
+enum operation {
+    OP_NONE,
+    OP_SYNCTHREADS,
+    OP_SYNCTHREADS_REDUCE,
+    OP_SYNCWARP,
+    OP_SHUFFLE,
+    OP_BALLOT,
+    OP_REDUCE,
+    OP_MATCH,
+    OP_EXCHANGE,
+    OP_TOGETHER,
+    OP_NAMED,
+    OP_GRID,
+    OP_YIELD
+};
+static const char *const operation_names[] = {
+    "nothing",        "__syncthreads",  "__syncthreads_count", "__syncwarp",
+    "a shuffle",      "a vote",         "__reduce_sync",       "__match_any_sync",
+    "a warp product", "a warp product", "a named barrier",     "the grid's barrier",
+    "a waiting loop"};
+
+struct place {
+    const char *file;
+    int line;
+    enum operation op;
+};
+
+/* Lanes that do one thing together. */
+struct group {
+    unsigned mask, arrived;
+    struct place place;
+};
+
+struct warp {
+    unsigned existing, runnable, started, exited;
+    int groups;
+    struct group group[MOST_GROUPS];
+    uint64_t value[LANES], result[LANES];
+    unsigned char source[LANES];
+    void *mine[LANES], *all[LANES];
+};
+
+struct barrier {
+    int arrived, expected;
+    struct place place;
+    unsigned waiting[MOST_WARPS];
+};
+
+struct block {
+    uint3 index;
+    unsigned runnable_warps;
+    int threads, warps, live;
+    int arrived, sum, sum_result; /* at __syncthreads */
+    struct place barrier;
+    struct barrier named[NAMED_BARRIERS];
+    struct warp warp[MOST_WARPS];
+    struct fiber *fiber[MOST_THREADS];
+    struct place waits[MOST_THREADS];
+    unsigned char dependency[MOST_THREADS];
+    unsigned char *shared; /* its shared memory while another block runs */
+};
+
+struct scheduler {
+    struct fiber host;
+    struct fiber *fiber, *free;
+    unsigned fibers;
+
+    const struct emulator_launch *launch;
+    enum emulator_order order;
+    uint64_t random;
+    struct block *block, *blocks;
+    size_t resident, resident_most;
+    int thread, lane;
+    struct warp *warp;
+
+    dim3 shape; /* of places */
+    struct emulator_thread places[MOST_THREADS];
+
+    const struct emulator_range *ranges;
+    size_t range_count, range_bytes;
+    uint64_t grid_arrived;
+    int64_t yields;
+    size_t waited, unwaited; /* threads that came to emulator_dependency_wait, or ended without */
+};
+
+__thread struct emulator_thread emulator_thread;
+__thread struct uint3 emulator_block_index;
+__thread struct dim3 emulator_block_size, emulator_grid_size;
+extern __thread unsigned char emulator_shared[]; /* shared_names */
+
+static __thread struct scheduler *current;
+static pthread_key_t current_key;
+static pthread_once_t current_once = PTHREAD_ONCE_INIT;
+
+const void *emulator_running(void)
+{
+    return current != NULL && current->launch != NULL ? current->launch->kernel : NULL;
+}
+
+void emulator_abort(const char *format, ...)
+{
+    const struct scheduler *s = current;
+    va_list list;
+    fflush(stdout);
+    fprintf(stderr, "cuda-emulator: ");
+    if (emulator_running() != NULL) {
+        const uint3 b = s->block->index, t = emulator_thread.index;
+        fprintf(stderr, "kernel %s, block (%u, %u, %u), thread (%u, %u, %u): ",
+                emulator_kernel_name(s->launch->kernel), b.x, b.y, b.z, t.x, t.y, t.z);
+    }
+    va_start(list, format);
+    vfprintf(stderr, format, list);
+    va_end(list);
+    fputc('\n', stderr);
+    abort();
+}
+
+/* ---- Which thread is next ---- */
+
+static unsigned next_random(struct scheduler *s)
+{
+    s->random = s->random * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(s->random >> 33);
+}
+
+static int any_bit(struct scheduler *s, unsigned mask)
+{
+    if (s->order == EMULATOR_FORWARD)
+        return __builtin_ctz(mask);
+    if (s->order == EMULATOR_REVERSE)
+        return 31 - __builtin_clz(mask);
+    const unsigned by = next_random(s) & 31;
+    const unsigned turned = mask >> by | (by ? mask << (32 - by) : 0);
+    return (int)((__builtin_ctz(turned) + by) & 31);
+}
+
+static void exchange_shared(struct scheduler *s, unsigned char *saved, bool save)
+{
+    memcpy(save ? saved : emulator_shared, save ? emulator_shared : saved, s->launch->shared);
+    saved += s->launch->shared;
+    for (size_t i = 0; i < s->range_count; i++) {
+        unsigned char *at = emulator_shared + s->ranges[i].offset;
+        memcpy(save ? saved : at, save ? at : saved, s->ranges[i].bytes);
+        saved += s->ranges[i].bytes;
+    }
+}
+
+/* Another block of a cooperative launch that can go on, after this one in number. */
+static bool change_block(struct scheduler *s)
+{
+    const size_t own = (size_t)(s->block - s->blocks);
+    for (size_t i = 1; i < s->resident; i++) {
+        struct block *b = &s->blocks[(own + i) % s->resident];
+        if (!b->runnable_warps)
+            continue;
+        exchange_shared(s, s->block->shared, true);
+        exchange_shared(s, b->shared, false);
+        s->block = b;
+        s->warp = &b->warp[0];
+        emulator_block_index = b->index;
+        return true;
+    }
+    return false;
+}
+
+static void describe_deadlock(struct scheduler *s) __attribute__((noreturn));
+static void describe_deadlock(struct scheduler *s)
+{
+    char text[1024];
+    size_t at = 0;
+    struct block *b = s->block;
+    int exited = 0;
+    struct {
+        struct place place;
+        int first, count;
+    } seen[6];
+    int places = 0;
+    for (int t = 0; t < b->threads; t++) {
+        if (b->warp[t / LANES].exited >> t % LANES & 1) {
+            exited++;
+            continue;
+        }
+        const struct place *p = &b->waits[t];
+        int i = 0;
+        while (i < places && (seen[i].place.line != p->line || seen[i].place.op != p->op))
+            i++;
+        if (i == 6)
+            continue;
+        if (i == places) {
+            seen[places].place = *p;
+            seen[places].first = t;
+            seen[places++].count = 0;
+        }
+        seen[i].count++;
+    }
+    for (int i = 0; i < places && at < sizeof text; i++) {
+        const uint3 t = s->places[seen[i].first].index;
+        at += (size_t)snprintf(text + at, sizeof text - at,
+                               "%s%d from (%u, %u, %u) on at %s (%s:%d)", i ? ", " : "",
+                               seen[i].count, t.x, t.y, t.z, operation_names[seen[i].place.op],
+                               seen[i].place.file ? seen[i].place.file : "?", seen[i].place.line);
+    }
+    if (places > 0) {
+        s->thread = seen[0].first;
+        emulator_thread = s->places[s->thread];
+    }
+    emulator_abort("threads wait for ever: %s; %d have ended", places ? text : "none", exited);
+}
+
+/* Takes the next runnable thread: it is `current` then. after: in turn behind the one that yields.
+ */
+static void take(struct scheduler *s, bool after)
+{
+    struct block *b = s->block;
+    int w = (int)(s->warp - b->warp), lane;
+    if (after && s->order != EMULATOR_SHUFFLE) {
+        const unsigned later = s->lane < 31 ? s->warp->runnable & ~0u << (s->lane + 1) : 0;
+        const unsigned warps = w < 31 ? b->runnable_warps & ~0u << (w + 1) : 0;
+        if (later) {
+            lane = __builtin_ctz(later);
+        } else {
+            if (!warps && s->resident > 1 && change_block(s)) {
+                b = s->block;
+                w = __builtin_ctz(b->runnable_warps);
+            } else {
+                w = __builtin_ctz(warps ? warps : b->runnable_warps);
+            }
+            lane = __builtin_ctz(b->warp[w].runnable);
+        }
+    } else {
+        if (after && s->resident > 1 && next_random(s) % 4 == 0 && change_block(s))
+            b = s->block;
+        if (!b->runnable_warps) {
+            if (s->resident <= 1 || !change_block(s))
+                describe_deadlock(s);
+            b = s->block;
+            w = any_bit(s, b->runnable_warps);
+        } else if (s->order == EMULATOR_SHUFFLE || !(b->runnable_warps >> w & 1)) {
+            w = any_bit(s, b->runnable_warps);
+        }
+        lane = any_bit(s, b->warp[w].runnable);
+    }
+    struct warp *warp = &b->warp[w];
+    warp->runnable &= ~(1u << lane);
+    if (!warp->runnable)
+        b->runnable_warps &= ~(1u << w);
+    s->warp = warp;
+    s->lane = lane;
+    s->thread = w * LANES + lane;
+    emulator_thread = s->places[s->thread];
+}
+
+static void fiber_run(void);
+
+static struct fiber *take_fiber(struct scheduler *s)
+{
+    struct fiber *f = s->free;
+    if (f != NULL) {
+        s->free = f->next;
+        return f;
+    }
+    f = fiber_new(fiber_run, s->fibers++);
+    if (f == NULL)
+        emulator_abort("no memory for the stack of a thread");
+    return f;
+}
+
+/* Goes on with another thread; returns when this one's turn has come again, or, on a fiber whose
+ * thread has ended, with a new thread to run. */
+static void go_on(struct scheduler *s, bool ended, bool after)
+{
+    struct fiber *self = s->fiber, *to;
+    take(s, after);
+    if (s->warp->started >> s->lane & 1) {
+        to = s->block->fiber[s->thread];
+    } else {
+        to = ended ? self : take_fiber(s);
+        s->warp->started |= 1u << s->lane;
+        s->block->fiber[s->thread] = to;
+    }
+    if (to == self)
+        return;
+    if (ended) {
+        self->next = s->free;
+        s->free = self;
+    }
+    s->fiber = to;
+    fiber_switch(self, to);
+}
+
+static void wait_at(struct scheduler *s, enum operation op, const char *file, int line)
+{
+    s->block->waits[s->thread] = {file, line, op};
+    s->yields = 0;
+    go_on(s, false, false);
+}
+
+static void thread_ended(struct scheduler *s)
+{
+    struct block *b = s->block;
+    struct warp *warp = s->warp;
+    const unsigned bit = 1u << s->lane;
+    warp->exited |= bit;
+    b->live--;
+    s->yields = 0;
+    if (b->dependency[s->thread])
+        s->waited++;
+    else
+        s->unwaited++;
+    if (s->waited && s->unwaited)
+        emulator_abort("some threads wait for the launches before (pdl_wait), others end without");
+    if (b->arrived > 0)
+        emulator_abort("ends while others wait at __syncthreads (%s:%d)", b->barrier.file,
+                       b->barrier.line);
+    for (int i = 0; i < warp->groups; i++)
+        if (warp->group[i].mask & bit)
+            emulator_abort("ends while others of its warp wait for it at %s (%s:%d)",
+                           operation_names[warp->group[i].place.op], warp->group[i].place.file,
+                           warp->group[i].place.line);
+    if (b->live == 0) {
+        bool more = false;
+        for (size_t i = 0; i < s->resident; i++)
+            more = more || s->blocks[i].live > 0;
+        if (!more) {
+            struct fiber *self = s->fiber;
+            self->next = s->free;
+            s->free = self;
+            s->fiber = &s->host;
+            fiber_switch(self, &s->host);
+            return;
+        }
+    }
+    go_on(s, true, false);
+}
+
+static void fiber_run(void)
+{
+    fiber_begin(&current->host);
+    for (;;) {
+        struct scheduler *s = current;
+        s->launch->invoke(s->launch->closure);
+        thread_ended(s);
+    }
+}
+
+/* ---- Blocks ---- */
+
+static void poison_shared(struct scheduler *s)
+{
+    memset(emulator_shared, 0xff, s->launch->shared);
+    for (size_t i = 0; i < s->range_count; i++)
+        memset(emulator_shared + s->ranges[i].offset, 0xff, s->ranges[i].bytes);
+}
+
+static void check_shared(struct scheduler *s)
+{
+    for (size_t i = 0; i < EMULATOR_SHARED_GUARD; i += 8) {
+        uint64_t v;
+        memcpy(&v, emulator_shared + s->launch->shared + i, 8);
+        if (~v != 0)
+            emulator_abort("wrote behind its %zu bytes of dynamic shared memory",
+                           s->launch->shared);
+    }
+}
+
+static void block_begin(struct scheduler *s, struct block *b, uint64_t number)
+{
+    const struct emulator_launch *l = s->launch;
+    const uint64_t plane = (uint64_t)l->grid.x * l->grid.y;
+    b->index.x = (unsigned)(number % l->grid.x);
+    b->index.y = (unsigned)(number % plane / l->grid.x);
+    b->index.z = (unsigned)(number / plane);
+    b->threads = (int)(l->block.x * l->block.y * l->block.z);
+    b->warps = (b->threads + LANES - 1) / LANES;
+    b->live = b->threads;
+    b->arrived = 0;
+    b->sum = 0;
+    b->runnable_warps = b->warps == 32 ? ~0u : (1u << b->warps) - 1;
+    for (int w = 0; w < b->warps; w++) {
+        struct warp *warp = &b->warp[w];
+        const int lanes = b->threads - w * LANES;
+        warp->existing = lanes >= LANES ? ~0u : (1u << lanes) - 1;
+        warp->runnable = warp->existing;
+        warp->started = warp->exited = 0;
+        warp->groups = 0;
+    }
+    for (int i = 0; i < NAMED_BARRIERS; i++)
+        b->named[i].arrived = 0;
+    memset(b->dependency, 0, (size_t)b->threads);
+}
+
+static void blocks_run(struct scheduler *s)
+{
+    s->warp = &s->block->warp[0];
+    emulator_block_index = s->block->index;
+    if (s->order != EMULATOR_FORWARD)
+        s->warp = &s->block->warp[any_bit(s, s->block->runnable_warps)];
+    take(s, false);
+    s->fiber = take_fiber(s);
+    s->warp->started |= 1u << s->lane;
+    s->block->fiber[s->thread] = s->fiber;
+    fiber_switch(&s->host, s->fiber);
+}
+
+static void run_cooperative(struct scheduler *s, uint64_t count)
+{
+    const size_t bytes = s->launch->shared + s->range_bytes + 1;
+    struct block *blocks = (struct block *)calloc(count, sizeof *blocks);
+    unsigned char *saved = (unsigned char *)malloc(count * bytes), *const single = saved;
+    struct block *const own = s->blocks;
+    if (blocks == NULL || saved == NULL)
+        emulator_abort("no memory for %llu blocks at once", (unsigned long long)count);
+    poison_shared(s);
+    for (uint64_t i = 0; i < count; i++) {
+        block_begin(s, &blocks[i], i);
+        blocks[i].shared = saved;
+        exchange_shared(s, saved, true);
+        saved += bytes;
+    }
+    s->blocks = blocks;
+    s->resident = count;
+    s->block = &blocks[s->order == EMULATOR_REVERSE ? count - 1 : 0];
+    blocks_run(s);
+    check_shared(s);
+    s->blocks = s->block = own;
+    s->resident = 1;
+    free(blocks);
+    free(single);
+}
+
+static uint64_t greatest_common(uint64_t a, uint64_t b)
+{
+    while (b) {
+        const uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+static void scheduler_free(void *p)
+{
+    struct scheduler *s = (struct scheduler *)p;
+    while (s->free != NULL) {
+        struct fiber *f = s->free;
+        s->free = f->next;
+        fiber_free(f);
+    }
+    free(s->blocks);
+    free(s);
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&current_key, scheduler_free);
+}
+
+static struct scheduler *scheduler_get(void)
+{
+    if (current != NULL)
+        return current;
+    struct scheduler *s = (struct scheduler *)calloc(1, sizeof *s);
+    if (s != NULL)
+        s->blocks = (struct block *)calloc(1, sizeof *s->blocks);
+    if (s == NULL || s->blocks == NULL)
+        emulator_abort("no memory for the scheduler");
+    s->block = s->blocks;
+    s->resident = 1;
+    pthread_once(&current_once, make_key);
+    pthread_setspecific(current_key, s);
+    current = s;
+    return s;
+}
+
+static void set_places(struct scheduler *s, dim3 shape)
+{
+    int at = 0;
+    if (s->shape.x == shape.x && s->shape.y == shape.y && s->shape.z == shape.z)
+        return;
+    for (unsigned z = 0; z < shape.z; z++)
+        for (unsigned y = 0; y < shape.y; y++)
+            for (unsigned x = 0; x < shape.x; x++, at++)
+                s->places[at] = {{x, y, z}, (unsigned)at % LANES};
+    s->shape = shape;
+}
+
+void emulator_run(const struct emulator_launch *l, enum emulator_order order, uint64_t seed)
+{
+    struct scheduler *s = scheduler_get();
+    const uint64_t count = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
+    uint64_t step = 1, at = 0;
+    if (s->launch != NULL)
+        emulator_abort("launches a kernel from a kernel");
+    set_places(s, l->block);
+    s->order = order;
+    s->random = seed;
+    s->range_count = emulator_kernel_shared(l->kernel, &s->ranges, &s->range_bytes);
+    s->waited = s->unwaited = 0;
+    s->grid_arrived = 0;
+    s->yields = 0;
+    s->launch = l;
+    emulator_block_size = l->block;
+    emulator_grid_size = l->grid;
+    const uint64_t mode = machine_float_enter();
+    memset(emulator_shared + l->shared, 0xff, EMULATOR_SHARED_GUARD);
+#ifdef __SANITIZE_ADDRESS__
+    const size_t behind = (l->shared + 7) / 8 * 8;
+#endif
+    if (order == EMULATOR_REVERSE) {
+        step = count - 1;
+        at = count - 1;
+    } else if (order == EMULATOR_SHUFFLE) {
+        at = next_random(s) % count;
+        do
+            step = next_random(s) % count + 1;
+        while (greatest_common(step, count) != 1);
+    }
+    if (l->cooperative) {
+        run_cooperative(s, count);
+    } else {
+        for (uint64_t i = 0; i < count; i++, at = (at + step) % count) {
+            block_begin(s, s->block, at);
+            poison_shared(s);
+#ifdef __SANITIZE_ADDRESS__
+            __asan_poison_memory_region(emulator_shared + behind, EMULATOR_SHARED_GUARD - 8);
+#endif
+            blocks_run(s);
+#ifdef __SANITIZE_ADDRESS__
+            __asan_unpoison_memory_region(emulator_shared + behind, EMULATOR_SHARED_GUARD - 8);
+#endif
+            check_shared(s);
+        }
+    }
+    machine_float_leave(mode);
+    s->launch = NULL;
+}
+
+/* ---- What threads do together ---- */
+
+static struct scheduler *running(const char *what)
+{
+    if (current == NULL || current->launch == NULL)
+        emulator_abort("%s outside of a kernel", what);
+    return current;
+}
+
+static bool elsewhere(const struct place *p, enum operation op, const char *file, int line)
+{
+    return p->op != op || p->line != line || (p->file != file && strcmp(p->file, file) != 0);
+}
+
+/* True for the last of the mask's lanes, which does the work for all of them and calls release;
+ * false after it has. */
+static bool arrive(struct scheduler *s, unsigned mask, enum operation op, const char *file,
+                   int line)
+{
+    struct warp *warp = s->warp;
+    const unsigned bit = 1u << s->lane;
+    struct group *g = NULL;
+    for (int i = 0; i < warp->groups; i++) {
+        if (warp->group[i].mask == mask)
+            g = &warp->group[i];
+        else if (warp->group[i].mask & mask)
+            emulator_abort("is at %s (%s:%d) with mask %08x, others of the warp wait at %s (%s:%d) "
+                           "with mask %08x",
+                           operation_names[op], file, line, mask,
+                           operation_names[warp->group[i].place.op], warp->group[i].place.file,
+                           warp->group[i].place.line, warp->group[i].mask);
+    }
+    if (g == NULL) {
+        if (mask & ~warp->existing || mask & warp->exited)
+            emulator_abort("%s (%s:%d): mask %08x names lanes that %s", operation_names[op], file,
+                           line, mask, mask & ~warp->existing ? "do not exist" : "have ended");
+        g = &warp->group[warp->groups++];
+        g->mask = mask;
+        g->arrived = 0;
+        g->place = {file, line, op};
+    } else if (elsewhere(&g->place, op, file, line)) {
+        emulator_abort("is at %s (%s:%d), others of its mask %08x wait at %s (%s:%d)",
+                       operation_names[op], file, line, mask, operation_names[g->place.op],
+                       g->place.file, g->place.line);
+    }
+    if (!(mask & bit))
+        emulator_abort("%s (%s:%d): mask %08x lacks the calling lane %d", operation_names[op], file,
+                       line, mask, s->lane);
+    g->arrived |= bit;
+    if (g->arrived == mask) {
+        *g = warp->group[--warp->groups];
+        return true;
+    }
+    wait_at(s, op, file, line);
+    return false;
+}
+
+static void release(struct scheduler *s, unsigned mask)
+{
+    const unsigned others = mask & ~(1u << s->lane);
+    s->yields = 0;
+    if (!others)
+        return;
+    s->warp->runnable |= others;
+    s->block->runnable_warps |= 1u << (s->warp - s->block->warp);
+}
+
+uint64_t emulator_shuffle(unsigned mask, uint64_t value, unsigned from, const char *file, int line)
+{
+    struct scheduler *s = running("a shuffle");
+    struct warp *warp = s->warp;
+    const int lane = s->lane;
+    if (!(mask >> from & 1))
+        emulator_abort("a shuffle (%s:%d) reads lane %u, which is not of its mask %08x", file, line,
+                       from, mask);
+    warp->value[lane] = value;
+    warp->source[lane] = (unsigned char)from;
+    if (arrive(s, mask, OP_SHUFFLE, file, line)) {
+        for (int l = 0; l < LANES; l++)
+            if (mask >> l & 1)
+                warp->result[l] = warp->value[warp->source[l]];
+        release(s, mask);
+    }
+    return warp->result[lane];
+}
+
+void emulator_syncwarp(unsigned mask, const char *file, int line)
+{
+    struct scheduler *s = running("__syncwarp");
+    if (arrive(s, mask, OP_SYNCWARP, file, line))
+        release(s, mask);
+}
+
+unsigned emulator_ballot(unsigned mask, bool value, const char *file, int line)
+{
+    struct scheduler *s = running("a vote");
+    struct warp *warp = s->warp;
+    const int lane = s->lane;
+    warp->value[lane] = value;
+    if (arrive(s, mask, OP_BALLOT, file, line)) {
+        unsigned all = 0;
+        for (int l = 0; l < LANES; l++)
+            if (mask >> l & 1)
+                all |= (unsigned)warp->value[l] << l;
+        for (int l = 0; l < LANES; l++)
+            if (mask >> l & 1)
+                warp->result[l] = all;
+        release(s, mask);
+    }
+    return (unsigned)warp->result[lane];
+}
+
+unsigned emulator_match_any(unsigned mask, uint64_t value, const char *file, int line)
+{
+    struct scheduler *s = running("__match_any_sync");
+    struct warp *warp = s->warp;
+    const int lane = s->lane;
+    warp->value[lane] = value;
+    if (arrive(s, mask, OP_MATCH, file, line)) {
+        for (int l = 0; l < LANES; l++) {
+            unsigned same = 0;
+            for (int other = 0; other < LANES; other++)
+                if (mask >> l & mask >> other & 1 && warp->value[l] == warp->value[other])
+                    same |= 1u << other;
+            if (mask >> l & 1)
+                warp->result[l] = same;
+        }
+        release(s, mask);
+    }
+    return (unsigned)warp->result[lane];
+}
+
+static unsigned reduced(unsigned a, unsigned b, enum emulator_reduction r)
+{
+    switch (r) {
+    case EMULATOR_ADD:
+        return a + b;
+    case EMULATOR_MIN:
+        return a < b ? a : b;
+    case EMULATOR_MAX:
+        return a > b ? a : b;
+    case EMULATOR_MIN_SIGNED:
+        return (int)a < (int)b ? a : b;
+    case EMULATOR_MAX_SIGNED:
+        return (int)a > (int)b ? a : b;
+    case EMULATOR_AND:
+        return a & b;
+    case EMULATOR_OR:
+        return a | b;
+    case EMULATOR_XOR:
+        break;
+    }
+    return a ^ b;
+}
+
+unsigned emulator_reduce(unsigned mask, unsigned value, enum emulator_reduction r, const char *file,
+                         int line)
+{
+    struct scheduler *s = running("__reduce_sync");
+    struct warp *warp = s->warp;
+    const int lane = s->lane;
+    warp->value[lane] = value;
+    if (arrive(s, mask, OP_REDUCE, file, line)) {
+        unsigned all = value; /* this lane's again below: only add and xor would mind */
+        for (int l = 0; l < LANES; l++)
+            if (l != lane && mask >> l & 1)
+                all = reduced(all, (unsigned)warp->value[l], r);
+        for (int l = 0; l < LANES; l++)
+            if (mask >> l & 1)
+                warp->result[l] = all;
+        release(s, mask);
+    }
+    return (unsigned)warp->result[lane];
+}
+
+unsigned emulator_active(void)
+{
+    const struct warp *warp = running("__activemask")->warp;
+    return warp->existing & ~warp->exited;
+}
+
+void emulator_warp_exchange(const void *mine, size_t bytes, void *all, const char *file, int line)
+{
+    struct scheduler *s = running("a warp product");
+    struct warp *warp = s->warp;
+    warp->mine[s->lane] = (void *)mine;
+    warp->all[s->lane] = all;
+    if (arrive(s, ~0u, OP_EXCHANGE, file, line)) {
+        unsigned char *first = (unsigned char *)warp->all[0];
+        for (int l = 0; l < LANES; l++)
+            memcpy(first + l * bytes, warp->mine[l], bytes);
+        for (int l = 1; l < LANES; l++)
+            memcpy(warp->all[l], first, LANES * bytes);
+        release(s, ~0u);
+    }
+}
+
+void emulator_warp_together(void *mine, void (*body)(void *const mine[32]), const char *file,
+                            int line)
+{
+    struct scheduler *s = running("a warp product");
+    s->warp->mine[s->lane] = mine;
+    if (arrive(s, ~0u, OP_TOGETHER, file, line)) {
+        body(s->warp->mine);
+        release(s, ~0u);
+    }
+}
+
+/* True for the last of the block's threads, which releases them all. */
+static bool arrive_block(struct scheduler *s, enum operation op, const char *file, int line)
+{
+    struct block *b = s->block;
+    if (b->live != b->threads)
+        emulator_abort("is at __syncthreads (%s:%d), where %d threads of the block have ended",
+                       file, line, b->threads - b->live);
+    if (b->arrived == 0)
+        b->barrier = {file, line, op};
+    else if (elsewhere(&b->barrier, op, file, line))
+        emulator_abort("is at __syncthreads (%s:%d), others wait at the one of %s:%d", file, line,
+                       b->barrier.file, b->barrier.line);
+    if (++b->arrived == b->threads)
+        return true;
+    wait_at(s, op, file, line);
+    return false;
+}
+
+static void release_block(struct scheduler *s)
+{
+    struct block *b = s->block;
+    b->arrived = 0;
+    s->yields = 0;
+    for (int w = 0; w < b->warps; w++) {
+        b->warp[w].runnable = b->warp[w].existing;
+        b->runnable_warps |= 1u << w;
+    }
+    s->warp->runnable &= ~(1u << s->lane);
+    if (!s->warp->runnable)
+        b->runnable_warps &= ~(1u << (s->warp - b->warp));
+}
+
+void emulator_syncthreads(const char *file, int line)
+{
+    struct scheduler *s = running("__syncthreads");
+    if (arrive_block(s, OP_SYNCTHREADS, file, line))
+        release_block(s);
+}
+
+void emulator_syncthreads_reduce(int value, int *count, const char *file, int line)
+{
+    struct scheduler *s = running("__syncthreads");
+    struct block *b = s->block;
+    b->sum += value;
+    if (arrive_block(s, OP_SYNCTHREADS_REDUCE, file, line)) {
+        b->sum_result = b->sum;
+        b->sum = 0;
+        release_block(s);
+    }
+    *count = b->sum_result;
+}
+
+void emulator_named_barrier(int number, int threads, const char *file, int line)
+{
+    struct scheduler *s = running("a named barrier");
+    struct block *b = s->block;
+    if (number < 0 || number >= NAMED_BARRIERS || threads < 1 || threads > b->threads)
+        emulator_abort("named barrier %d of %d threads (%s:%d)", number, threads, file, line);
+    struct barrier *n = &b->named[number];
+    const int w = (int)(s->warp - b->warp);
+    if (n->arrived == 0) {
+        memset(n->waiting, 0, sizeof n->waiting);
+        n->expected = threads;
+    } else if (n->expected != threads) {
+        emulator_abort("named barrier %d (%s:%d) of %d threads, others came for %d", number, file,
+                       line, threads, n->expected);
+    }
+    if (++n->arrived < threads) {
+        n->waiting[w] |= 1u << s->lane;
+        wait_at(s, OP_NAMED, file, line);
+        return;
+    }
+    n->arrived = 0;
+    s->yields = 0;
+    for (int i = 0; i < b->warps; i++) {
+        b->warp[i].runnable |= n->waiting[i];
+        if (n->waiting[i])
+            b->runnable_warps |= 1u << i;
+    }
+}
+
+void emulator_grid_barrier(const char *file, int line)
+{
+    struct scheduler *s = running("the grid's barrier");
+    if (!s->launch->cooperative)
+        emulator_abort("the grid's barrier (%s:%d) in a launch that is not cooperative", file,
+                       line);
+    if (++s->grid_arrived < (uint64_t)s->block->threads * s->resident) {
+        wait_at(s, OP_GRID, file, line);
+        return;
+    }
+    s->grid_arrived = 0;
+    for (size_t i = 0; i < s->resident; i++) {
+        struct block *b = &s->blocks[i];
+        for (int w = 0; w < b->warps; w++) {
+            b->warp[w].runnable = b->warp[w].existing;
+            b->runnable_warps |= 1u << w;
+        }
+    }
+    s->warp->runnable &= ~(1u << s->lane);
+    if (!s->warp->runnable)
+        s->block->runnable_warps &= ~(1u << (s->warp - s->block->warp));
+}
+
+void emulator_yield(void)
+{
+    struct scheduler *s = running("a waiting loop");
+    struct block *b = s->block;
+    if (++s->yields > MOST_YIELDS)
+        emulator_abort("a loop waits for ever");
+    b->waits[s->thread] = {NULL, 0, OP_YIELD};
+    s->warp->runnable |= 1u << s->lane;
+    b->runnable_warps |= 1u << (s->warp - b->warp);
+    go_on(s, false, true);
+}
+
+void emulator_dependency_wait(void)
+{
+    struct scheduler *s = running("griddepcontrol.wait");
+    if (s->block->dependency[s->thread])
+        emulator_abort("waits twice for the launches before (pdl_wait)");
+    s->block->dependency[s->thread] = 1;
+}
+
+float emulator_multiply_keep(float a, float b)
+{
+    const uint64_t mode = machine_float_enter();
+#ifdef __x86_64__
+    machine_float_leave(0x1f80);
+#else
+    machine_float_leave(0);
+#endif
+    volatile float x = a, y = b; /* not moved past the modes */
+    volatile float product = x * y;
+    machine_float_leave(mode);
+    return product;
+}
