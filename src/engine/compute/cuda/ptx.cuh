@@ -13,7 +13,9 @@
 #define PTX_HOPPER 0
 #endif
 
-/* Lets the next kernel of the stream start as soon as every block of this one has come here. */
+/* Lets the next kernel of the stream start as soon as every block of this one has come here: first
+ * in a kernel that waits more than it reads; after the last loads in one that streams weights, so
+ * that what the next one loads early does not take its bandwidth. */
 static __device__ __forceinline__ void pdl_launch_next(void)
 {
 #if PTX_HOPPER
