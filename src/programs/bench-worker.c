@@ -633,10 +633,29 @@ static int logits(int argc, char **argv)
 
 /* ---- bench ---- */
 
+/* Absent: -1. */
+static bool check_simulation(const struct bench_options *o, struct error *err)
+{
+    const bool given = o->acceptance != -1;
+    const char *field = "--simulate-acceptance";
+    if (given && !(o->acceptance >= 0 && o->acceptance <= 1))
+        error_set(err, "badValue", "badValue(%s): a share of drafts, from 0 to 1", field);
+    else if (o->drafter && !o->drafter[0])
+        error_set(err, "USAGE", "missingValue(%s)", field = "--drafter");
+    else if (given && !o->drafter)
+        error_set(err, "USAGE", "%s needs --drafter", field);
+    else if (!given && o->drafter)
+        error_set(err, "USAGE", "--drafter needs %s: bench only simulates", field);
+    else
+        return true;
+    return error_at(err, NULL, field, NULL);
+}
+
 static int bench(int argc, char **argv)
 {
     struct engine_flags flags = engine_flag_defaults;
-    struct bench_options o = {.prompt_tokens = 512, .decode_tokens = 64, .block = 8};
+    struct bench_options o = {
+        .prompt_tokens = 512, .decode_tokens = 64, .block = 8, .acceptance = -1};
     bool json = false;
     const struct option_spec options[] = {
         {.name = "--weights",
@@ -666,6 +685,19 @@ static int bench(int argc, char **argv)
          .target = &o.block,
          .min = 1,
          .max = BENCH_MOST_BLOCK},
+        {.name = "--drafter",
+         .kind = OPTION_TEXT,
+         .value_name = "DIR",
+         .help = "A DFlash drafter of this model, its weights made up or not: rounds of 2, 4 .. "
+                 "rows up to --block, as if its drafts were right as often as "
+                 "--simulate-acceptance says, beside serial decoding.",
+         .target = &o.drafter},
+        {.name = "--simulate-acceptance",
+         .kind = OPTION_REAL,
+         .value_name = "P",
+         .help = "With --drafter: the share of drafts that count as right where those before them "
+                 "were, 0 to 1. For timing only, and said so in the result.",
+         .target = &o.acceptance},
         {.name = "--no-cold",
          .kind = OPTION_SWITCH,
          .help = "Leaves the page cache as it is: only the warm start is measured.",
@@ -700,6 +732,8 @@ static int bench(int argc, char **argv)
         return status;
     struct error err = {0};
     struct bench_result result;
+    if (!check_simulation(&o, &err))
+        return fail(EXIT_USAGE, &err);
     if (!engine_flags_resolve(&flags, &loading, &o.model, &err))
         return fail_flags(&err);
     o.context = flags.context;

@@ -30,6 +30,7 @@ def report(build, root):
 
 def test_keys(report):
     assert list(report) == ["bench", "model", "machine", "load", "prefill", "experts", "decode", "memory"]
+    assert report["machine"]["device"] is None and report["decode"][0]["kernels_per_step"] is None
     assert report["bench"] == 1 and report["model"]["model_type"] == "laguna"
     assert [d["context"] for d in report["decode"]][0] == 512 and len(report["decode"]) == 2
     assert report["decode"][1]["context"] + 12 * 2 < 2048, "nano holds 2048 positions"
@@ -144,6 +145,34 @@ def test_made_up_weights_stay_in_range(build, run, wide, tmp_path):
     assert len(set(logits.argmax(axis=1).tolist())) > 100, "every row says the same"
 
 
+def test_simulated_acceptance(build, run, root):
+    """Every kept row gave the serial token, or the run would have failed; and it is said that nothing was judged."""
+    flags = ["--weights", root / "models/laguna-nano", "--drafter", root / "models/laguna-nano-dflash",
+             "--simulate-acceptance", "0.75", "--prompt-tokens", "32", "--decode-tokens", "40", "--context", "64",
+             "--no-cold", "--quiet"]
+    result = run([build / "bench-worker", "bench", *flags, "--json"])
+    assert result.returncode == 0, result.stderr
+    s = json.loads(result.stdout)["simulated"]
+    assert s["label"] == "simulated acceptance: timing only, nothing was judged" and s["acceptance"] == 0.75
+    assert s["context"] == 64 and s["serial_tokens"] > 100
+    assert [r["rows"] for r in s["rounds"]] == [2, 4, 8]
+    for r in s["rounds"]:
+        assert near(r["times_serial"], r["tokens_per_second"] / s["serial_tokens_per_second"])
+        assert near(r["tokens_per_round"], r["tokens"] / r["rounds"])
+        mean = sum(0.75 ** i for i in range(r["rows"]))
+        assert abs(r["tokens_per_round"] - mean) < 0.1 * mean
+        assert 0 < r["draft_seconds"] + r["verify_seconds"] <= r["seconds"] / r["rounds"] * 1.001
+    text = run([build / "bench-worker", "bench", *flags, "--block", "2"])
+    assert "simulated acceptance of 75%" in text.stdout and "nothing was judged" in text.stdout
+
+
+def test_nothing_but_bench_simulates(build, run, root):
+    for command in ("runtime-worker", "generate", "logits"):
+        result = run([build / "bench-worker", command, "--weights", root / "models/laguna-nano",
+                      "--simulate-acceptance", "0.5"])
+        assert result.returncode == 2 and "unknownArgument(--simulate-acceptance)" in result.stderr
+
+
 def test_tables_and_sentence(build, run, root):
     result = run([build / "bench-worker", "bench", "--weights", root / "models/laguna-nano",
                   "--prompt-tokens", "32", "--decode-tokens", "4", "--block", "2", "--no-cold", "--context", "64"])
@@ -160,6 +189,11 @@ def test_refusals(build, run, root, tmp_path):
             ([], 2, "missingWeights"),
             (["--weights", tmp_path / "absent"], 1, "CHECKPOINT-MISSING-FILE"),
             (["--weights", nano, "--block", "17"], 2, "badValue(--block)"),
+            (["--weights", nano, "--drafter", nano], 2, "--drafter needs --simulate-acceptance"),
+            (["--weights", nano, "--simulate-acceptance", "0.5"], 2, "needs --drafter"),
+            (["--weights", nano, "--simulate-acceptance", "1.5"], 2, "badValue(--simulate-acceptance)"),
+            (["--weights", nano, "--drafter", tmp_path / "absent", "--simulate-acceptance", "0.5", "--decode-tokens",
+              "2", "--context", "32", "--no-cold"], 1, "CHECKPOINT-MISSING-FILE"),
             (["--weights", nano, "--context", "2048"], 1, "CONTEXT-EXCEEDED"),
             (["--weights", nano, "--decode-tokens", "2000"], 1, "CONTEXT-EXCEEDED"),
             (["--weights", nano, "--cpu", "abacus"], 1, "CPU-UNSUPPORTED")):

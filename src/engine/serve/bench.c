@@ -19,6 +19,8 @@ enum {
     TURN_STEPS = 3,           /* between two readings that take turns with steps */
     WARM_STEPS = 4,
     VERIFY_REPEATS = 12,
+    DEVICE_REPEATS = 40, /* a device takes milliseconds for what processors take seconds */
+    PREFILL_REPEATS = 7,
     METERED_STEPS = 32,
     WARM_ROWS = 16
 };
@@ -30,7 +32,7 @@ struct bench {
     struct model *m;
     struct model_state *s;
     int32_t *ids;
-    float *logits; /* [BENCH_MOST_BLOCK, vocab] */
+    float *logits; /* [BENCH_MOST_BLOCK, vocab]; NULL: the backend keeps them */
     uint64_t random;
     uint8_t *buffer;
     struct compute_meter meter;
@@ -101,7 +103,9 @@ static bool open_model(struct bench *b, int64_t context, struct bench_load *load
     free(b->logits);
     const size_t rows = (size_t)b->r->info.max_rows;
     b->ids = memory_alloc((rows > BENCH_MOST_BLOCK ? rows : BENCH_MOST_BLOCK) * sizeof *b->ids);
-    b->logits = memory_alloc((size_t)b->r->info.vocab * BENCH_MOST_BLOCK * sizeof *b->logits);
+    b->logits = compute_keeps_logits(model_compute(b->m))
+                    ? NULL
+                    : memory_alloc((size_t)b->r->info.vocab * BENCH_MOST_BLOCK * sizeof *b->logits);
     start = clock_now_ns();
     fill_ids(b, 1);
     if (!forward(b, 1, 1))
@@ -131,6 +135,8 @@ static bool measure_load(struct bench *b, int64_t context)
     r->engine = arena_strdup(&r->arena, compute_name(c));
     r->cpu = arena_strdup(&r->arena, compute_cpu_name(c));
     r->threads = compute_threads(c);
+    r->fast = compute_arithmetic(c) == ARITHMETIC_FAST;
+    r->device_weight_bytes = compute_prepared_bytes(c);
     return true;
 }
 
@@ -140,7 +146,8 @@ static double read_rate(struct bench *b, const void *data, uint64_t bytes)
 {
     double best = 0;
     for (int i = 0; i < PASSES && !interrupt_requested(); i++) {
-        const double rate = (double)bytes / roofline_read(model_compute(b->m), data, bytes);
+        const double seconds = roofline_read(model_compute(b->m), data, bytes);
+        const double rate = seconds > 0 ? (double)bytes / seconds : 0;
         best = rate > best ? rate : best;
     }
     return best;
@@ -167,7 +174,7 @@ static const uint8_t *weights_to_read(const struct bench *b, uint64_t *bytes)
 static double read_now(struct bench *b)
 {
     struct bench_result *r = b->r;
-    const uint8_t *weights = weights_to_read(b, &r->weights_read_bytes);
+    const uint8_t *weights = r->on_device ? NULL : weights_to_read(b, &r->weights_read_bytes);
     const double a = read_rate(b, b->buffer, r->buffer_bytes);
     const double w = r->weights_read_bytes ? read_rate(b, weights, r->weights_read_bytes) : 0;
     r->read_anonymous = a > r->read_anonymous ? a : r->read_anonymous;
@@ -185,6 +192,11 @@ static void drop_buffer(struct bench *b)
 static bool measure_machine(struct bench *b)
 {
     struct bench_result *r = b->r;
+    bench_read_device(model_compute(b->m), r);
+    if (r->on_device) {
+        read_now(b);
+        return go_on(b);
+    }
     r->buffer_bytes = 4 * r->cache_bytes > BUFFER_LEAST ? 4 * r->cache_bytes : BUFFER_LEAST;
     b->buffer =
         mmap(NULL, r->buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -214,9 +226,35 @@ static void meter_off(struct bench *b)
     compute_set_meter(model_compute(b->m), NULL);
 }
 
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Whole prefills without the meter, whose events keep kernels apart. */
+static bool time_device_prefill(struct bench *b)
+{
+    struct bench_result *r = b->r;
+    double seconds[PREFILL_REPEATS];
+    for (int i = -1; i < PREFILL_REPEATS; i++) { /* the first loads the kernels */
+        model_state_rewind(b->s, 0);
+        const int64_t start = clock_now_ns();
+        if (!feed(b, r->prompt_tokens, "prefill"))
+            return false;
+        if (i >= 0)
+            seconds[i] = clock_seconds(start);
+    }
+    qsort(seconds, PREFILL_REPEATS, sizeof *seconds, by_value);
+    r->prefill_seconds = seconds[PREFILL_REPEATS / 2];
+    return true;
+}
+
 static bool measure_prefill(struct bench *b)
 {
     struct bench_result *r = b->r;
+    if (r->on_device && !time_device_prefill(b))
+        return false;
     model_state_rewind(b->s, 0);
     const int64_t warm = r->prompt_tokens < WARM_ROWS ? r->prompt_tokens : WARM_ROWS;
     if (!feed(b, warm, "warming up"))
@@ -226,7 +264,8 @@ static bool measure_prefill(struct bench *b)
     const int64_t start = clock_now_ns();
     if (!feed(b, r->prompt_tokens, "prefill"))
         return false;
-    r->prefill_seconds = clock_seconds(start);
+    if (!r->on_device)
+        r->prefill_seconds = clock_seconds(start);
     progress_end(&b->progress);
     meter_off(b);
     memcpy(r->prefill, b->meter.part, sizeof r->prefill);
@@ -271,6 +310,8 @@ static bool step(struct bench *b)
 static double read_turn(struct bench *b)
 {
     uint64_t bytes;
+    if (b->r->on_device) /* nobody else has its memory */
+        return 0;
     const uint8_t *data = weights_to_read(b, &bytes);
     return bytes > 0 ? roofline_read(model_compute(b->m), data, bytes) / (double)bytes : 0;
 }
@@ -299,6 +340,7 @@ static bool measure_steps(struct bench *b, struct bench_decode *d)
     }
     if (ok)
         progress_end(&b->progress);
+    d->kernels = compute_kernels(model_compute(b->m));
     if (turn_count > 0)
         d->read_between = 1 / stats_median(turns, turn_count);
     free(turns);
@@ -330,7 +372,9 @@ static bool measure_parts(struct bench *b, struct bench_decode *d)
     for (int i = 0; ok && i < count; i++) {
         meter_on(b);
         ok = step(b);
-        steps[i].ns = b->meter.ns;
+        steps[i].ns = b->r->on_device ? 0 : b->meter.ns;
+        for (int p = 0; b->r->on_device && p < METER_PARTS; p++)
+            steps[i].ns += b->meter.part[p].ns; /* of its clock: the host's has the launches */
         memcpy(steps[i].part, b->meter.part, sizeof steps[i].part);
         d->kv_bytes += (double)b->meter.kv_bytes / count;
         for (int p = 0; p < METER_PARTS; p++)
@@ -355,33 +399,42 @@ static bool measure_parts(struct bench *b, struct bench_decode *d)
 /* Widths take turns, so that a busy neighbour disturbs all of them alike. */
 static bool measure_widths(struct bench *b, struct bench_decode *d)
 {
-    double seconds[BENCH_WIDTHS][VERIFY_REPEATS];
+    double seconds[BENCH_WIDTHS][DEVICE_REPEATS];
     uint64_t bytes[BENCH_WIDTHS] = {0};
+    const bool device = b->r->on_device;
+    const int repeats = device ? DEVICE_REPEATS : VERIFY_REPEATS;
     for (int rows = 1; rows <= b->o->block; rows *= 2)
         d->verify[d->widths++].rows = rows;
     const int64_t at = model_state_position(b->s);
     bool ok = true;
-    progress_begin(&b->progress, "verification", "rounds", VERIFY_REPEATS);
-    for (int i = 0; ok && i < VERIFY_REPEATS; i++) {
+    progress_begin(&b->progress, "verification", "rounds", (uint64_t)repeats);
+    /* A device's first turn counts bytes, with the meter; its second may record the forwards. */
+    for (int i = device ? -2 : 0; ok && i < repeats; i++) {
         fill_ids(b, BENCH_MOST_BLOCK);
         for (int w = 0; ok && w < d->widths; w++) {
             const int rows = d->verify[w].rows;
-            meter_on(b);
+            const bool metered = !device || i == -2;
+            if (metered)
+                meter_on(b);
+            else
+                meter_off(b);
             b->meter.recorder = NULL; /* not a prefill chunk */
             const int64_t start = clock_now_ns();
             ok = forward(b, rows, rows);
-            seconds[w][i] = clock_seconds(start);
+            if (i >= 0)
+                seconds[w][i] = clock_seconds(start);
+            d->verify[w].kernels = compute_kernels(model_compute(b->m));
             model_state_rewind(b->s, at);
-            for (int p = 0; p < METER_PARTS; p++)
+            for (int p = 0; metered && p < METER_PARTS; p++)
                 bytes[w] += b->meter.part[p].bytes;
         }
-        progress_update(&b->progress, (uint64_t)i + 1);
+        progress_update(&b->progress, i < 0 ? 0 : (uint64_t)i + 1);
     }
     meter_off(b);
     for (int w = 0; ok && w < d->widths; w++) {
-        d->verify[w].median = stats_median(seconds[w], VERIFY_REPEATS);
-        d->verify[w].least = stats_min(seconds[w], VERIFY_REPEATS);
-        d->verify[w].weight_bytes = (double)bytes[w] / VERIFY_REPEATS;
+        d->verify[w].median = stats_median(seconds[w], (size_t)repeats);
+        d->verify[w].least = stats_min(seconds[w], (size_t)repeats);
+        d->verify[w].weight_bytes = (double)bytes[w] / (device ? 1 : repeats);
     }
     return ok;
 }
@@ -405,7 +458,9 @@ static bool measure_decode(struct bench *b, int64_t context)
 /* Positions beyond a context that decoding there takes. */
 static int64_t room_beyond(const struct bench_options *o)
 {
-    return WARM_STEPS + 1 + 2 * o->decode_tokens + BENCH_MOST_BLOCK;
+    const int64_t room = WARM_STEPS + 1 + 2 * o->decode_tokens + BENCH_MOST_BLOCK;
+    const int64_t rounds = o->drafter ? bench_simulate_tokens(o) : 0;
+    return rounds > room ? rounds : room;
 }
 
 /* The contexts to decode at, and the positions to serve, from what the model can hold. */
@@ -440,6 +495,19 @@ static bool choose_contexts(struct bench *b, int64_t contexts[BENCH_CONTEXTS], i
     return error_at(b->err, b->o->weights, "context", NULL);
 }
 
+static bool simulate(struct bench *b, int64_t context)
+{
+    int64_t *prompt = memory_alloc((size_t)context * sizeof *prompt);
+    for (int64_t i = 0; i < context; i++) {
+        fill_ids(b, 1);
+        prompt[i] = b->ids[0];
+    }
+    b->r->drafter = arena_strdup(&b->r->arena, b->o->drafter);
+    const bool ok = bench_simulate(b->m, b->o, prompt, (size_t)context, &b->r->simulated, b->err);
+    free(prompt);
+    return ok;
+}
+
 static bool run(struct bench *b)
 {
     int64_t contexts[BENCH_CONTEXTS], positions;
@@ -463,6 +531,8 @@ static bool run(struct bench *b)
     for (int i = 0; i < count; i++)
         if (!measure_decode(b, contexts[i]))
             return false;
+    if (b->o->drafter && !simulate(b, contexts[0]))
+        return false;
     b->r->kv_bytes = model_state_bytes(b->s);
     drop_buffer(b); /* not the engine's */
     bench_read_memory(b->r);

@@ -21,9 +21,11 @@ struct bench_options {
     const char *weights;
     struct model_options model; /* its context is chosen here */
     int64_t prompt_tokens, decode_tokens;
-    int64_t block;   /* verification is measured for 1, 2, 4 .. rows up to it */
-    int64_t context; /* decode there alone; 0: at 512 and 8192, or as far as the model goes */
-    bool no_cold;    /* leave the page cache alone */
+    int64_t block;       /* verification is measured for 1, 2, 4 .. rows up to it */
+    int64_t context;     /* decode there alone; 0: at 512 and 8192, or as far as the model goes */
+    const char *drafter; /* NULL: none. Only with an acceptance that is simulated: */
+    double acceptance;   /* of a draft whose predecessors were accepted */
+    bool no_cold;        /* leave the page cache alone */
     bool quiet;
 };
 
@@ -38,6 +40,7 @@ struct bench_verify {
     int rows;
     double median, least; /* seconds */
     double weight_bytes;  /* read by one block of so many rows, mean */
+    unsigned kernels;     /* 0: the backend has none */
 };
 
 struct bench_decode {
@@ -49,16 +52,41 @@ struct bench_decode {
     double read_between;                  /* the median of the passes between the steps; 0: none */
     double weight_bytes, kv_bytes;        /* of one step */
     int metered_steps;                    /* the quicker half of those that were metered */
-    double metered_seconds;               /* of one metered step, mean */
+    double metered_seconds;               /* of one metered step, mean; a device's is that of
+                                             its kernels one after the other */
+    unsigned kernels;                     /* of one step; 0: the backend has none */
     struct meter_count part[METER_PARTS]; /* of them all */
     int widths;
     struct bench_verify verify[BENCH_WIDTHS];
 };
 
+/* Rounds of so many rows; seconds of them all. */
+struct bench_rounds {
+    int rows;
+    size_t rounds, tokens;
+    double seconds, draft_seconds, verify_seconds;
+};
+
+/* Drafting as if drafts were right so often: timing only. */
+struct bench_simulated {
+    bool there;
+    double acceptance;
+    int64_t context;
+    uint64_t drafter_bytes;
+    size_t serial_tokens;
+    double serial_seconds;
+    int widths;
+    struct bench_rounds width[BENCH_WIDTHS];
+};
+
 struct bench_result {
     struct model_info info; /* strings live as long as the result */
     struct arena arena;
-    const char *weights, *engine, *cpu;
+    const char *weights, *engine, *cpu, *drafter;
+    bool on_device; /* then the caches and the readings are the device's */
+    bool fast;      /* ARITHMETIC_FAST */
+    struct device_facts device;
+    double copy_rate; /* bytes a second, each read and written; of a device */
     int threads, cores;
     uint64_t cache_bytes, page_bytes, memory_bytes;
     struct bench_load cold, warm;
@@ -66,13 +94,15 @@ struct bench_result {
     double read_anonymous, read_weights;       /* bytes a second, the best */
     struct roofline_peak peak;
     int prompt_tokens;
-    double prefill_seconds;
+    double prefill_seconds; /* of a device: the median of several */
     struct meter_count prefill[METER_PARTS];
     int expert_layers, experts, least_chosen; /* least_chosen: of a layer, of all experts */
     double busiest_over_mean;
     int contexts;
     struct bench_decode decode[BENCH_CONTEXTS];
-    uint64_t kv_bytes, resident_bytes, resident_anonymous, resident_file, resident_peak;
+    struct bench_simulated simulated;
+    uint64_t kv_bytes, device_weight_bytes; /* the latter 0: it works on the checkpoint's */
+    uint64_t resident_bytes, resident_anonymous, resident_file, resident_peak;
 };
 
 /* Errors: the model's, INTERRUPTED, OUT-OF-MEMORY, CONTEXT-EXCEEDED (what was asked does not fit).
@@ -98,5 +128,14 @@ void bench_print(const struct bench_result *r);
 double bench_resident_share(const char *folder, bool ask);
 void bench_read_memory(struct bench_result *r); /* resident_* of this process */
 void bench_read_machine(struct bench_result *r);
+/* What the device is, where there is one, and its copying; how much is read for its rate. */
+void bench_read_device(struct compute *c, struct bench_result *r);
+
+/* ---- drafting (bench_simulate.c) ---- */
+
+/* Tokens beyond the prompt that it needs. */
+int64_t bench_simulate_tokens(const struct bench_options *o);
+bool bench_simulate(struct model *m, const struct bench_options *o, const int64_t *prompt,
+                    size_t prompt_count, struct bench_simulated *r, struct error *err);
 
 #endif

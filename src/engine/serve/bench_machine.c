@@ -102,6 +102,19 @@ static uint64_t last_cache(void)
     return most;
 }
 
+void bench_read_device(struct compute *c, struct bench_result *r)
+{
+    const uint64_t most = (uint64_t)2 << 30; /* far beyond any cache, long beside a launch */
+    r->on_device = roofline_device(c, &r->device);
+    if (!r->on_device)
+        return;
+    r->cache_bytes = r->device.cache_bytes;
+    r->buffer_bytes = r->device.memory_free / 4 < most ? r->device.memory_free / 4 : most;
+    r->buffer_bytes = r->buffer_bytes / 4096 * 4096;
+    const double seconds = roofline_copy(c, r->buffer_bytes / 2);
+    r->copy_rate = seconds > 0 ? (double)(r->buffer_bytes / 2) / seconds : 0;
+}
+
 void bench_read_machine(struct bench_result *r)
 {
     cpu_set_t set;

@@ -105,10 +105,13 @@ void bench_explain(const struct bench_result *r, const struct bench_decode *d, s
     case BOUND_PART:
         buffer_printf(out,
                       "%.0f%% of the memory bound is reached (%.3f GB a token at %.1f GB/s); the "
-                      "most is lost in %s: %.0f%% of the time, read at %.1f GB/s.",
+                      "most is lost in %s: %.0f%% of the time, read at %.1f GB/s",
                       100 * share, bytes / 1e9, bench_read_rate(r, d) / 1e9,
                       meter_part_text((enum meter_part)p), time_share,
                       per(part_bytes(d, p), part_seconds(d, p)) / 1e9);
+        if (r->on_device)
+            buffer_printf(out, " with the %u kernels of a step kept apart", d->kernels);
+        buffer_char(out, '.');
         break;
     }
 }
@@ -194,12 +197,15 @@ static json_t *prefill_json(const struct bench_result *r)
     set(o, "tokens_per_second", per(r->prompt_tokens, r->prefill_seconds));
     set(o, "flops", flops);
     set(o, "flops_per_second", per(flops, r->prefill_seconds));
-    json_object_set_new(
-        o, "dense",
-        span_json(prefill_span(r, true), r->peak.dense_instruction, r->peak.dense_flops));
-    json_object_set_new(
-        o, "nvfp4",
-        span_json(prefill_span(r, false), r->peak.mixed_instruction, r->peak.mixed_flops));
+    /* A device's peak is not measured. */
+    json_object_set_new(o, "dense",
+                        r->on_device ? json_null()
+                                     : span_json(prefill_span(r, true), r->peak.dense_instruction,
+                                                 r->peak.dense_flops));
+    json_object_set_new(o, "nvfp4",
+                        r->on_device ? json_null()
+                                     : span_json(prefill_span(r, false), r->peak.mixed_instruction,
+                                                 r->peak.mixed_flops));
     json_object_set_new(o, "parts", parts);
     return o;
 }
@@ -214,6 +220,11 @@ static const char *bound_key(const struct bench_result *r, const struct bench_de
     default:
         return meter_part_key((enum meter_part)worst_part(r, d));
     }
+}
+
+static json_t *kernels_json(unsigned kernels)
+{
+    return kernels > 0 ? json_integer((json_int_t)kernels) : json_null();
 }
 
 static json_t *decode_json(const struct bench_result *r, const struct bench_decode *d)
@@ -237,6 +248,7 @@ static json_t *decode_json(const struct bench_result *r, const struct bench_deco
         set(width, "relative", per(v->median, d->verify[0].median));
         set(width, "relative_least", per(v->least, d->verify[0].least));
         set(width, "weight_bytes", v->weight_bytes);
+        json_object_set_new(width, "kernels", kernels_json(v->kernels));
         json_array_append_new(widths, width);
     }
     struct buffer sentence = {0};
@@ -248,6 +260,7 @@ static json_t *decode_json(const struct bench_result *r, const struct bench_deco
     set(o, "step_seconds_median", d->median);
     set(o, "step_seconds_least", d->least);
     set(o, "metered_step_seconds", d->metered_seconds);
+    json_object_set_new(o, "kernels_per_step", kernels_json(d->kernels));
     set(o, "weight_bytes_per_token", d->weight_bytes);
     set(o, "kv_bytes_per_token", d->kv_bytes);
     set(o, "read_bytes_per_second", bench_read_rate(r, d));
@@ -263,6 +276,70 @@ static json_t *decode_json(const struct bench_result *r, const struct bench_deco
     return o;
 }
 
+static json_t *version_json(int version)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%d.%d", version / 1000, version % 1000 / 10);
+    return json_string(text);
+}
+
+static json_t *device_json(const struct bench_result *r)
+{
+    const struct device_facts *f = &r->device;
+    if (!r->on_device)
+        return json_null();
+    json_t *o = json_object();
+    char capability[32];
+    snprintf(capability, sizeof capability, "%d.%d", f->major, f->minor);
+    set_text(o, "name", f->name);
+    set_text(o, "compute_capability", capability);
+    set_text(o, "arithmetic", r->fast ? "fast" : "strict");
+    json_object_set_new(o, "driver", version_json(f->driver));
+    json_object_set_new(o, "runtime", version_json(f->runtime));
+    set_int(o, "multiprocessors", (uint64_t)f->multiprocessors);
+    set(o, "clock_hz", 1e3 * f->clock_khz);
+    set(o, "memory_clock_hz", 1e3 * f->memory_clock_khz);
+    set_int(o, "bus_bits", (uint64_t)f->bus_bits);
+    set_int(o, "memory_bytes", f->memory_bytes);
+    set_int(o, "cache_bytes", f->cache_bytes);
+    set_int(o, "weight_bytes", r->device_weight_bytes);
+    set(o, "copy_bytes_per_second", r->copy_rate);
+    return o;
+}
+
+/* One entry for each width, and what they are compared with. */
+static json_t *simulated_json(const struct bench_result *r)
+{
+    const struct bench_simulated *s = &r->simulated;
+    const double serial = per((double)s->serial_tokens, s->serial_seconds);
+    json_t *o = json_object(), *rounds = json_array();
+    for (int i = 0; i < s->widths; i++) {
+        const struct bench_rounds *w = &s->width[i];
+        const double n = (double)w->rounds, rate = per((double)w->tokens, w->seconds);
+        json_t *round = json_object();
+        set_int(round, "rows", (uint64_t)w->rows);
+        set_int(round, "rounds", w->rounds);
+        set_int(round, "tokens", w->tokens);
+        set(round, "seconds", w->seconds);
+        set(round, "rounds_per_second", per(n, w->seconds));
+        set(round, "tokens_per_second", rate);
+        set(round, "tokens_per_round", per((double)w->tokens, n));
+        set(round, "times_serial", per(rate, serial));
+        set(round, "draft_seconds", per(w->draft_seconds, n));
+        set(round, "verify_seconds", per(w->verify_seconds, n));
+        json_array_append_new(rounds, round);
+    }
+    set_text(o, "label", "simulated acceptance: timing only, nothing was judged");
+    set(o, "acceptance", s->acceptance);
+    set_text(o, "drafter", r->drafter);
+    set_int(o, "drafter_bytes", s->drafter_bytes);
+    set_int(o, "context", (uint64_t)s->context);
+    set_int(o, "serial_tokens", s->serial_tokens);
+    set(o, "serial_tokens_per_second", serial);
+    json_object_set_new(o, "rounds", rounds);
+    return o;
+}
+
 static json_t *machine_json(const struct bench_result *r)
 {
     json_t *o = json_object(), *read = json_object();
@@ -271,8 +348,10 @@ static json_t *machine_json(const struct bench_result *r)
     set_int(o, "threads", (uint64_t)r->threads);
     set_int(o, "cores", (uint64_t)r->cores);
     set_int(o, "cache_bytes", r->cache_bytes);
-    set_int(o, "page_bytes", r->page_bytes);
+    if (!r->on_device)
+        set_int(o, "page_bytes", r->page_bytes);
     set_int(o, "memory_bytes", r->memory_bytes);
+    json_object_set_new(o, "device", device_json(r));
     set_int(read, "buffer_bytes", r->buffer_bytes);
     set(read, "buffer_bytes_per_second", r->read_anonymous);
     set_int(read, "weights_bytes", r->weights_read_bytes);
@@ -317,6 +396,8 @@ void bench_write_json(const struct bench_result *r, struct buffer *out)
     json_object_set_new(o, "prefill", prefill_json(r));
     json_object_set_new(o, "experts", experts);
     json_object_set_new(o, "decode", decode);
+    if (r->simulated.there)
+        json_object_set_new(o, "simulated", simulated_json(r));
     json_object_set_new(o, "memory", memory);
     json_write_ordered(o, 2, out);
     buffer_char(out, '\n');
@@ -347,14 +428,16 @@ static void print_prefill(const struct bench_result *r)
     const struct span dense = prefill_span(r, true), mixed = prefill_span(r, false);
     printf("prefill: %d tokens in %.3f s, %.1f a second\n", r->prompt_tokens, r->prefill_seconds,
            per(r->prompt_tokens, r->prefill_seconds));
-    printf("  dense parts %.1f GFLOP/s, %.0f%% of the %.1f that %s gives; NVFP4 parts %.1f, %.0f%% "
-           "of %.1f (%s)\n",
-           per(dense.flops, dense.seconds) / 1e9,
-           100 * per(per(dense.flops, dense.seconds), r->peak.dense_flops),
-           r->peak.dense_flops / 1e9, r->peak.dense_instruction,
-           per(mixed.flops, mixed.seconds) / 1e9,
-           100 * per(per(mixed.flops, mixed.seconds), r->peak.mixed_flops),
-           r->peak.mixed_flops / 1e9, r->peak.mixed_instruction);
+    if (!r->on_device)
+        printf("  dense parts %.1f GFLOP/s, %.0f%% of the %.1f that %s gives; NVFP4 parts %.1f, "
+               "%.0f%% "
+               "of %.1f (%s)\n",
+               per(dense.flops, dense.seconds) / 1e9,
+               100 * per(per(dense.flops, dense.seconds), r->peak.dense_flops),
+               r->peak.dense_flops / 1e9, r->peak.dense_instruction,
+               per(mixed.flops, mixed.seconds) / 1e9,
+               100 * per(per(mixed.flops, mixed.seconds), r->peak.mixed_flops),
+               r->peak.mixed_flops / 1e9, r->peak.mixed_instruction);
     if (r->experts > 0)
         printf("  routing: of %d experts at least %d were chosen in each of %d layers, the busiest "
                "%.1f times the mean\n",
@@ -400,9 +483,12 @@ static void print_decode(const struct bench_result *r, const struct bench_decode
     struct buffer sentence = {0};
     bench_explain(r, d, &sentence);
     printf("\ndecode at context %lld: %d tokens, %.2f a second; a step takes %.3f ms (median; "
-           "least %.3f)\n",
+           "least %.3f)",
            (long long)d->context, d->tokens, per(d->tokens, d->seconds), 1e3 * d->median,
            1e3 * d->least);
+    if (d->kernels > 0)
+        printf(", %u kernels", d->kernels);
+    printf("\n");
     printf("  read a token: %.2f MB of weights, %.2f MB of keys and values; at %.1f GB/s that "
            "allows %.2f tokens a second: %.0f%% reached (%.0f%% in the quickest step; best reading "
            "before and after: %.1f GB/s)\n\n",
@@ -416,20 +502,66 @@ static void print_decode(const struct bench_result *r, const struct bench_decode
     buffer_free(&sentence);
 }
 
+static void print_device(const struct bench_result *r)
+{
+    const struct device_facts *f = &r->device;
+    printf("device: %d multiprocessors, %.2f GB of memory, clocks up to %.0f and %.0f MHz, driver "
+           "%d.%d, runtime %d.%d; weights there %.2f GB\n",
+           f->multiprocessors, (double)f->memory_bytes / 1e9, f->clock_khz / 1e3,
+           f->memory_clock_khz / 1e3, f->driver / 1000, f->driver % 1000 / 10, f->runtime / 1000,
+           f->runtime % 1000 / 10, (double)r->device_weight_bytes / 1e9);
+    printf("reading: %.1f GB/s of its memory; copying: %.1f GB/s read and as much written\n",
+           r->read_anonymous / 1e9, r->copy_rate / 1e9);
+}
+
+static void print_reading(const struct bench_result *r)
+{
+    printf("reading: %.1f GB/s (huge pages asked for)", r->read_anonymous / 1e9);
+    if (r->weights_read_bytes)
+        printf(", %.1f GB/s of the weights where they lie", r->read_weights / 1e9);
+    printf("\n");
+}
+
+static void print_simulated(const struct bench_result *r)
+{
+    const struct bench_simulated *s = &r->simulated;
+    const double serial = per((double)s->serial_tokens, s->serial_seconds);
+    struct table *t = table_new(7);
+    printf("\nsimulated acceptance of %.0f%% for each draft (timing only, nothing was judged), "
+           "drafter %s (%.2f GB), from context %lld on; serial: %zu tokens, %.2f a second\n\n",
+           100 * s->acceptance, r->drafter, (double)s->drafter_bytes / 1e9, (long long)s->context,
+           s->serial_tokens, serial);
+    table_row(t, "rows", "rounds/s", "tokens/round", "tokens/s", "times serial", "draft ms",
+              "verify ms");
+    for (int i = 0; i < s->widths; i++) {
+        const struct bench_rounds *w = &s->width[i];
+        const double n = (double)w->rounds, rate = per((double)w->tokens, w->seconds);
+        char a[TEXT], b[TEXT], c[TEXT], d[TEXT], e[TEXT], f[TEXT], g[TEXT];
+        table_row(t, number(a, "%.0f", w->rows), number(b, "%.1f", per(n, w->seconds)),
+                  number(c, "%.2f", per((double)w->tokens, n)), number(d, "%.1f", rate),
+                  number(e, "%.2f", per(rate, serial)),
+                  number(f, "%.3f", 1e3 * per(w->draft_seconds, n)),
+                  number(g, "%.3f", 1e3 * per(w->verify_seconds, n)));
+    }
+    table_print(t);
+}
+
 void bench_print(const struct bench_result *r)
 {
     printf("%s: %s, %d layers, %.2f GB; %s, %d cores, cache %.0f MB\n", r->weights,
            r->info.model_type, r->info.layers, (double)r->info.weight_bytes / 1e9, r->engine,
            r->cores, (double)r->cache_bytes / 1e6);
+    if (r->on_device)
+        print_device(r);
+    else
+        print_reading(r);
     print_load("cold", &r->cold);
     print_load("warm", &r->warm);
-    printf("reading: %.1f GB/s (huge pages asked for)", r->read_anonymous / 1e9);
-    if (r->weights_read_bytes)
-        printf(", %.1f GB/s of the weights where they lie", r->read_weights / 1e9);
-    printf("\n");
     print_prefill(r);
     for (int i = 0; i < r->contexts; i++)
         print_decode(r, &r->decode[i]);
+    if (r->simulated.there)
+        print_simulated(r);
     printf("\nmemory: profile %s, %.2f GB resident (%.2f of files, %.2f own), of it %.3f GB keys "
            "and values; "
            "peak %.2f GB\n",
