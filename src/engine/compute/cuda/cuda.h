@@ -146,6 +146,19 @@ const struct cuda_head *cuda_weights_head(const struct cuda_weights *w, const st
 const struct cuda_context *cuda_weights_context(const struct cuda_weights *w,
                                                 const struct context_block *b);
 uint64_t cuda_weights_bytes(const struct cuda_weights *w); /* on the device */
+/* What is taken from now on is the owner's (at first NULL's), until it lets go of all of its own:
+ * before the host's weights go, whose pointers may come again for others. Data that two owners
+ * share stays while one of them has it. Recordings that use it are forgotten before. */
+void cuda_weights_owner(struct cuda_weights *w, const void *owner);
+void cuda_weights_release(struct cuda_weights *w, const void *owner);
+/* Told bytes of the host's weights as they are copied, from this thread; `total` by
+ * cuda_weights_finish. */
+void cuda_weights_progress(struct cuda_weights *w,
+                           void (*progress)(void *context, uint64_t done, uint64_t total),
+                           void *context, uint64_t total);
+/* After the last take, before the first forward: waits for the copies and gives back what they went
+ * through. Without it they end by themselves before what is done on the stream after them. */
+bool cuda_weights_finish(struct cuda_weights *w);
 /* Bytes that a matrix takes there. */
 uint64_t cuda_matrix_bytes(enum weight_format format, int out, int in);
 

@@ -2,6 +2,7 @@
 #include "engine/compute/cuda/cuda.h"
 
 extern "C" {
+#include "base/buffer.h"
 #include "engine/memory/limits.h"
 }
 
@@ -106,7 +107,7 @@ static bool read_properties(struct cuda_device *d, struct error *err)
         return false;
     d->shared_most = (size_t)shared;
     d->l2_bytes = (size_t)l2;
-    snprintf(d->name, sizeof d->name, "%s", p.name);
+    text_copy(d->name, sizeof d->name, p.name);
     return true;
 }
 
@@ -169,7 +170,7 @@ bool cuda_device_memory(const struct compute_options *options, uint64_t *availab
         return false;
     }
     *available = left;
-    snprintf(source, 96, "%.95s", d.name);
+    text_copy(source, 96, d.name);
     return true;
 }
 
