@@ -1,0 +1,106 @@
+/* The state of a running grid: shared by scheduler.cpp, which chooses the thread that runs, and
+ * together.cpp, where threads wait for each other. */
+#ifndef MLXFAST_CUDA_EMULATOR_SCHEDULER_H
+#define MLXFAST_CUDA_EMULATOR_SCHEDULER_H
+
+#include "emulator.h"
+#include "fiber.h"
+
+enum {
+    LANES = 32,
+    MOST_THREADS = 1024,
+    MOST_WARPS = MOST_THREADS / LANES,
+    MOST_GROUPS = LANES,
+    NAMED_BARRIERS = 16,
+    MOST_YIELDS = 20 * 1000 * 1000 /* in a row, before they count as standing still */
+};
+
+enum operation {
+    OP_NONE,
+    OP_SYNCTHREADS,
+    OP_SYNCTHREADS_REDUCE,
+    OP_SYNCWARP,
+    OP_SHUFFLE,
+    OP_BALLOT,
+    OP_REDUCE,
+    OP_MATCH,
+    OP_EXCHANGE,
+    OP_TOGETHER,
+    OP_NAMED,
+    OP_GRID,
+    OP_YIELD
+};
+extern const char *const emulator_operations[];
+
+struct place {
+    const char *file;
+    int line;
+    enum operation op;
+};
+
+/* Lanes that do one thing together. */
+struct group {
+    unsigned mask, arrived;
+    struct place place;
+};
+
+struct warp {
+    unsigned existing, runnable, started, exited;
+    int groups;
+    struct group group[MOST_GROUPS];
+    uint64_t value[LANES], result[LANES];
+    unsigned char source[LANES];
+    void *mine[LANES], *all[LANES];
+};
+
+struct barrier {
+    int arrived, expected;
+    struct place place;
+    unsigned waiting[MOST_WARPS];
+};
+
+struct block {
+    uint3 index;
+    unsigned runnable_warps;
+    int threads, warps, live;
+    int arrived, sum, sum_result; /* at __syncthreads */
+    struct place barrier;
+    struct barrier named[NAMED_BARRIERS];
+    struct warp warp[MOST_WARPS];
+    struct fiber *fiber[MOST_THREADS];
+    struct place waits[MOST_THREADS];
+    unsigned char dependency[MOST_THREADS];
+    unsigned char *shared; /* its shared memory while another block runs */
+};
+
+struct scheduler {
+    struct fiber host;
+    struct fiber *fiber, *free;
+    unsigned fibers;
+
+    const struct emulator_launch *launch;
+    enum emulator_order order;
+    uint64_t random;
+    struct block *block, *blocks;
+    size_t resident, resident_most;
+    int thread, lane;
+    struct warp *warp;
+
+    dim3 shape; /* of places */
+    struct emulator_thread places[MOST_THREADS];
+
+    const struct emulator_range *ranges;
+    size_t range_count, range_bytes;
+    uint64_t grid_arrived;
+    int64_t yields;
+    size_t waited, unwaited; /* threads that came to emulator_dependency_wait, or ended without */
+};
+
+extern __thread struct scheduler *emulator_current;
+
+/* Other threads run until this one is runnable and its turn comes. */
+void emulator_wait(struct scheduler *s, enum operation op, const char *file, int line);
+/* Lets the others of the block that can go on have a turn. */
+void emulator_give_way(struct scheduler *s);
+
+#endif
