@@ -1,6 +1,6 @@
 /* The descriptor that wakes a poll, and what a second signal takes down with the program: groups of
- * processes and an unfinished file. Between the files of base, but for interrupt_partial_file. The
- * public part is in child.h. */
+ * processes and an unfinished file. Between the files of base, but for interrupt_partial_file and
+ * for a server that waits on more than one descriptor. The public part is in child.h. */
 #ifndef MLXFAST_BASE_INTERRUPT_H
 #define MLXFAST_BASE_INTERRUPT_H
 

@@ -1,5 +1,6 @@
-/* bench-worker: the engine's program. runtime-worker serves one phase over stdin and stdout;
- * manifest prints what the runner claims; generate, logits and bench are for people. */
+/* bench-worker: the engine's program. runtime-worker serves one phase over stdin and stdout, itself
+ * or through a resident process, which holds the model over a Unix socket; manifest prints what the
+ * runner claims; generate, logits and bench are for people. */
 #include "base/buffer.h"
 #include "base/child.h"
 #include "base/error.h"
@@ -9,6 +10,7 @@
 #include "base/standard.h"
 #include "base/terminal.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/serve/attach.h"
 #include "engine/serve/bench.h"
 #include "engine/serve/engine_flags.h"
 #include "engine/serve/generate.h"
@@ -16,6 +18,7 @@
 #include "engine/serve/logits.h"
 #include "engine/serve/manifest.h"
 #include "engine/serve/profile.h"
+#include "engine/serve/resident.h"
 #include "engine/serve/slowed.h"
 #include "engine/serve/token_file.h"
 #include "engine/serve/worker.h"
@@ -121,64 +124,59 @@ static bool is_option_error(const struct error *err)
     return false;
 }
 
+static const char resident_variable[] = "BENCH_WORKER_RESIDENT_SOCKET";
+
+static bool is_on(const char *name)
+{
+    const char *value = engine_environment(name);
+    return value && strcmp(value, "0") != 0;
+}
+
+/* As if the resident were in here; never in place of it. */
+static int attach(const struct worker_options *w)
+{
+    struct error err = {0};
+    const struct attach_options o = {.socket = engine_environment(resident_variable),
+                                     .weights = w->weights,
+                                     .speculative = w->speculative_protocol != NULL,
+                                     .trusted = w->trusted,
+                                     .tell_resident = is_on("BENCH_WORKER_RESIDENT_HELLO")};
+    if (!worker_check_options(w, &err))
+        return fail(EXIT_USAGE, &err);
+    if (!attach_serve(&o, STDIN_FILENO, STDOUT_FILENO, &err))
+        return fail(strcmp(err.name, "badValue") == 0 ? EXIT_USAGE : EXIT_RUN, &err);
+    return EXIT_SUCCESS;
+}
+
+/* -1: loaded and warm. */
+static int load_worker(const struct worker_options *o, struct worker **out)
+{
+    struct error err = {0};
+    if (!worker_open(o, out, &err))
+        return is_option_error(&err) ? fail(EXIT_USAGE, &err) : fail_run(&err);
+    const struct model_info *info = worker_model_info(*out);
+    fprintf(stderr, "bench-worker: %s, %d layers, context %lld, %s%s\n", info->model_type,
+            info->layers, (long long)info->context, info->choices, slowed_name());
+    loading_say(&loading);
+    return -1;
+}
+
 static int serve(int argc, char **argv)
 {
     struct engine_flags flags = engine_flag_defaults;
-    struct worker_options o = {.kv_bytes = (int64_t)8 << 30};
+    struct worker_options o = {.kv_bytes = WORKER_KV_BYTES};
     struct option_list resources = {0};
-    const struct option_spec options[] = {
-        {.name = "--weights",
-         .kind = OPTION_TEXT,
-         .required = true,
-         .value_name = "DIR",
-         .help = "The checkpoint: config.json, safetensors shards, their index.",
-         .target = &o.weights},
-        {.name = "--runner",
-         .kind = OPTION_TEXT,
-         .value_name = "ID",
-         .help = "The runner to use. Default: the one that claims the checkpoint's model_type.",
-         .target = &o.runner},
-        {.name = "--drafter",
-         .kind = OPTION_TEXT,
-         .value_name = "DIR",
-         .help = "A DFlash drafter of this model: serves the block protocol and, with v1.1, free "
-                 "runs of spec mode dflash. Default: BENCH_WORKER_DRAFTER, else none.",
-         .target = &o.drafter},
-        {.name = "--trusted",
-         .kind = OPTION_SWITCH,
-         .help = "Organiser's build only: with v1.1, serves and advertises "
-                 "cohort_reference_replay; with --drafter, the reference of the block protocol.",
-         .target = &o.trusted},
-        {.name = "--speculative-protocol",
-         .kind = OPTION_TEXT,
-         .value_name = "v1.1",
-         .help = "Serves and advertises the v1.1 surface (free-run decoding). Absent: plain v1.",
-         .target = &o.speculative_protocol},
-        {.name = "--resource",
-         .kind = OPTION_LIST,
-         .value_name = "NAME=PATH",
-         .help = "A named resource for the runner; checked for form, not used by laguna.",
-         .target = &resources},
-        {.name = "--kv-bytes",
-         .kind = OPTION_INT,
-         .value_name = "N",
-         .help = "Bytes that keys and values may take. Default: 8589934592.",
-         .target = &o.kv_bytes,
-         .min = 1,
-         .max = INT64_MAX},
-        ENGINE_OPTIONS(&flags),
-    };
+    const struct option_spec options[] = {WORKER_OPTIONS(&o, &resources), ENGINE_OPTIONS(&flags)};
     const struct command command = {
         .name = "bench-worker runtime-worker",
         .summary = "Serves one phase of Engine Protocol v1, and with a drafter of the block "
                    "protocol: hello first, then one response line on "
                    "stdout for each request line on stdin, until stdin ends.",
         .notes = "exit codes: 0 the input ended, 1 run error, 2 usage.\n"
-                 "environment: BENCH_WORKER_YARN_MAGNITUDE, BENCH_WORKER_THREADS, MLXFAST_THREADS, "
-                 "BENCH_WORKER_CPU, MLXFAST_CPU and the memory profile's as above. "
-                 "BENCH_WORKER_DRAFTER is as --drafter. "
-                 "BENCH_WORKER_RESIDENT_SOCKET is refused: there is no resident process here, and "
-                 "loading instead of attaching would be another measurement.",
+                 "environment: BENCH_WORKER_YARN_MAGNITUDE and what stands above. "
+                 "BENCH_WORKER_RESIDENT_SOCKET=PATH attaches to the resident process that listens "
+                 "there and loads nothing; BENCH_WORKER_RESIDENT_HELLO=1 tells of it in the hello "
+                 "(with v1.1).",
         .options = options,
         .option_count = COUNT(options)};
     int status = parse(&command, argc, argv);
@@ -191,18 +189,82 @@ static int serve(int argc, char **argv)
     o.resource_count = resources.count;
     if (!o.drafter)
         o.drafter = engine_environment("BENCH_WORKER_DRAFTER");
-    if (engine_environment("BENCH_WORKER_RESIDENT_SOCKET"))
-        return usage("RESIDENT-UNSUPPORTED", "this build cannot attach to a resident process",
-                     "BENCH_WORKER_RESIDENT_SOCKET");
+    if (!engine_flags_parse(&flags, &loading, &o.model, &err))
+        return fail_flags(&err);
+    if (engine_environment(resident_variable))
+        return attach(&o);
     if (!engine_flags_resolve(&flags, &loading, &o.model, &err))
         return fail_flags(&err);
-    if (!worker_open(&o, &worker, &err))
-        return fail(is_option_error(&err) ? EXIT_USAGE : EXIT_RUN, &err);
-    const struct model_info *info = worker_model_info(worker);
-    fprintf(stderr, "bench-worker: %s, %d layers, context %lld, %s%s\n", info->model_type,
-            info->layers, (long long)info->context, info->choices, slowed_name());
-    loading_say(&loading);
+    status = load_worker(&o, &worker);
+    if (status >= 0)
+        return status;
     bool ok = worker_serve(worker, STDIN_FILENO, STDOUT_FILENO, &err);
+    worker_close(worker);
+    return ok ? EXIT_SUCCESS : fail(EXIT_RUN, &err);
+}
+
+/* ---- resident ---- */
+
+static int resident(int argc, char **argv)
+{
+    struct engine_flags flags = engine_flag_defaults;
+    struct worker_options o = {.kv_bytes = WORKER_KV_BYTES};
+    struct option_list resources = {0};
+    const char *path = NULL;
+    int64_t idle = RESIDENT_IDLE_SECONDS;
+    const struct option_spec options[] = {
+        {.name = "--socket",
+         .kind = OPTION_TEXT,
+         .required = true,
+         .value_name = "PATH",
+         .help =
+             "Where to listen: a Unix socket for this user alone. PATH.pid and PATH.ready stand "
+             "beside it while it listens.",
+         .target = &path},
+        {.name = "--idle-timeout",
+         .kind = OPTION_INT,
+         .value_name = "SECONDS",
+         .help = "A session that asks nothing for so long is ended; the process stays. Default: "
+                 "1800.",
+         .target = &idle,
+         .min = 1,
+         .max = 86400},
+        WORKER_OPTIONS(&o, &resources),
+        ENGINE_OPTIONS(&flags),
+    };
+    const struct command command = {
+        .name = "bench-worker resident",
+        .summary = "Loads once and serves sessions of Engine Protocol v1 over a Unix socket, one "
+                   "after the other, until SIGTERM or SIGINT.",
+        .notes = "Workers attach with BENCH_WORKER_RESIDENT_SOCKET=PATH.\n"
+                 "exit codes: 0 asked to stop, 1 run error, 2 usage, 130 interrupted while "
+                 "loading.",
+        .options = options,
+        .option_count = COUNT(options)};
+    int status = parse(&command, argc, argv);
+    if (status >= 0)
+        return status;
+
+    struct error err = {0};
+    struct worker *worker;
+    o.resources = resources.items;
+    o.resource_count = resources.count;
+    const struct resident_options r = {
+        .socket = path, .weights = o.weights, .idle_seconds = (int)idle};
+    if (engine_environment(resident_variable))
+        return usage("LEG-SERVE-INHERITED-SOCKET", "the environment names a resident already",
+                     resident_variable);
+    if (!worker_check_options(&o, &err))
+        return fail(EXIT_USAGE, &err);
+    if (!engine_flags_resolve(&flags, &loading, &o.model, &err))
+        return fail_flags(&err);
+    if (!resident_check(&r, &err))
+        return fail(strcmp(err.name, "badValue") == 0 ? EXIT_USAGE : EXIT_RUN, &err);
+    interrupt_install();
+    status = load_worker(&o, &worker);
+    if (status >= 0)
+        return status;
+    bool ok = resident_serve(worker, &r, &err);
     worker_close(worker);
     return ok ? EXIT_SUCCESS : fail(EXIT_RUN, &err);
 }
@@ -763,6 +825,7 @@ static const struct subcommand {
     const char *summary;
 } subcommands[] = {
     {"runtime-worker", serve, "serves one phase over stdin and stdout (also the default)"},
+    {"resident", resident, "holds a loaded model for workers that attach"},
     {"manifest", manifest, "prints a runner's manifest or its digest"},
     {"generate", generate, "continues a prompt, for people"},
     {"logits", logits, "writes the logits of every position to a file"},
@@ -812,10 +875,10 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], subcommands[i].name) == 0)
             return observed(subcommands[i].run, argc - 2, argv + 2);
     struct error err;
-    error_set(
-        &err, "unknownSubcommand",
-        "unknownSubcommand(%s): runtime-worker, manifest, generate, logits and bench are known",
-        argv[1]);
+    error_set(&err, "unknownSubcommand",
+              "unknownSubcommand(%s): runtime-worker, resident, manifest, generate, logits and "
+              "bench are known",
+              argv[1]);
     fail(EXIT_USAGE, &err);
     return EXIT_USAGE;
 }

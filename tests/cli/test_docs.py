@@ -34,7 +34,7 @@ COMMANDS = documented()
 def test_every_command_is_documented():
     names = {command for _, command, _ in COMMANDS}
     for needed in ("benchd iterate", "benchd validate-golden", "benchd weights-digest",
-                   "bench-worker runtime-worker", "bench-worker manifest", "bench-worker generate",
+                   "bench-worker runtime-worker", "bench-worker resident", "bench-worker manifest", "bench-worker generate",
                    "bench-worker logits", "bench-worker bench", "record-correctness-golden", "mlxfast convert-drafter", "mlxfast fetch",
                    "synth-checkpoint"):
         assert needed in names, f"no docs page has a heading `{needed}`"

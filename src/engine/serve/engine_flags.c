@@ -95,8 +95,8 @@ static bool resolve_threads(int64_t flag, int *out, struct error *err)
     return true;
 }
 
-bool engine_flags_resolve(const struct engine_flags *f, struct loading *loading,
-                          struct model_options *out, struct error *err)
+bool engine_flags_parse(const struct engine_flags *f, struct loading *loading,
+                        struct model_options *out, struct error *err)
 {
     const char *from;
     enum memory_profile profile;
@@ -109,7 +109,15 @@ bool engine_flags_resolve(const struct engine_flags *f, struct loading *loading,
         !loading_choose_profile(f->memory, &profile, err))
         return false;
     out->memory = loading_request(loading, profile);
-    return check_backend(&out->compute, from, err);
+    return true;
+}
+
+bool engine_flags_resolve(const struct engine_flags *f, struct loading *loading,
+                          struct model_options *out, struct error *err)
+{
+    const char *from;
+    choose_backend(f->backend, &from);
+    return engine_flags_parse(f, loading, out, err) && check_backend(&out->compute, from, err);
 }
 
 bool engine_flags_is_usage(const struct error *err)

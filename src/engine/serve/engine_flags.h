@@ -71,6 +71,47 @@ static const struct engine_flags engine_flag_defaults = {.threads = -1};
         .target = &(f)->arithmetic                                                                 \
     }
 
+/* What a worker serves, in this process or as a resident: o is a struct worker_options, resources a
+ * struct option_list. */
+#define WORKER_OPTIONS(o, list)                                                                    \
+    {.name = "--weights",                                                                          \
+     .kind = OPTION_TEXT,                                                                          \
+     .required = true,                                                                             \
+     .value_name = "DIR",                                                                          \
+     .help = "The checkpoint: config.json, safetensors shards, their index.",                      \
+     .target = &(o)->weights},                                                                     \
+        {.name = "--runner",                                                                       \
+         .kind = OPTION_TEXT,                                                                      \
+         .value_name = "ID",                                                                       \
+         .help = "The runner to use. Default: the one that claims the checkpoint's model_type.",   \
+         .target = &(o)->runner},                                                                  \
+        {.name = "--drafter",                                                                      \
+         .kind = OPTION_TEXT,                                                                      \
+         .value_name = "DIR",                                                                      \
+         .help = "A DFlash drafter of this model: serves the block protocol and, with v1.1, free " \
+                 "runs of spec mode dflash. Default: BENCH_WORKER_DRAFTER, else none.",            \
+         .target = &(o)->drafter},                                                                 \
+        {.name = "--trusted",                                                                      \
+         .kind = OPTION_SWITCH,                                                                    \
+         .help = "Organiser's build only: with v1.1, serves and advertises "                       \
+                 "cohort_reference_replay; with --drafter, the reference of the block protocol.",  \
+         .target = &(o)->trusted},                                                                 \
+        {.name = "--speculative-protocol",                                                         \
+         .kind = OPTION_TEXT,                                                                      \
+         .value_name = "v1.1",                                                                     \
+         .help = "Serves and advertises the v1.1 surface (free-run decoding). Absent: plain v1.",  \
+         .target = &(o)->speculative_protocol},                                                    \
+        {.name = "--resource",                                                                     \
+         .kind = OPTION_LIST,                                                                      \
+         .value_name = "NAME=PATH",                                                                \
+         .help = "A named resource for the runner; checked for form, not used by laguna.",         \
+         .target = (list)},                                                                        \
+    {                                                                                              \
+        .name = "--kv-bytes", .kind = OPTION_INT, .value_name = "N",                               \
+        .help = "Bytes that keys and values may take. Default: 8589934592.",                       \
+        .target = &(o)->kv_bytes, .min = 1, .max = INT64_MAX                                       \
+    }
+
 /* The value of a variable; NULL where it is not set or empty. */
 const char *engine_environment(const char *name);
 
@@ -79,6 +120,9 @@ const char *engine_environment(const char *name);
  * BACKEND-UNKNOWN, BACKEND-NOT-BUILT, CPU-UNSUPPORTED and those of the device (blocks.h). */
 bool engine_flags_resolve(const struct engine_flags *f, struct loading *loading,
                           struct model_options *out, struct error *err);
+/* The first half of it: no backend is looked for. Error badValue. */
+bool engine_flags_parse(const struct engine_flags *f, struct loading *loading,
+                        struct model_options *out, struct error *err);
 /* The backend's name by flag and environment, alone: known and in this build, with or without a
  * device. Errors: BACKEND-UNKNOWN, BACKEND-NOT-BUILT. */
 bool engine_flags_backend(const char *flag, const char **out, struct error *err);

@@ -2,6 +2,7 @@
 #include "engine/serve/lines.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,10 +26,29 @@ static void forget_consumed(struct line_reader *r)
     r->start = 0;
 }
 
+static bool wait_for_bytes(const struct line_reader *r, struct error *err)
+{
+    struct pollfd both[2] = {{.fd = r->fd, .events = POLLIN},
+                             {.fd = r->wake > 0 ? r->wake : -1, .events = POLLIN}};
+    int n;
+    if (r->wake <= 0 && r->silent_ms <= 0)
+        return true;
+    do
+        n = poll(both, 2, r->silent_ms > 0 ? r->silent_ms : -1);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return error_errno(err, NULL, "waiting for requests");
+    if (both[1].revents)
+        return error_set(err, "INTERRUPTED", "stopped by a signal");
+    return n > 0 || error_set(err, "IDLE-TIMEOUT", "no request within %d s", r->silent_ms / 1000);
+}
+
 static bool read_piece(struct line_reader *r, struct error *err)
 {
     char piece[PIECE];
     ssize_t n;
+    if (!wait_for_bytes(r, err))
+        return false;
     do
         n = read(r->fd, piece, sizeof piece);
     while (n < 0 && errno == EINTR);

@@ -9,9 +9,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct line_reader { /* zeroed but for fd and limit */
+struct line_reader { /* zeroed but for fd and limit, and what ends a wait if anything does */
     int fd;
-    size_t limit; /* bytes of a line, newline not counted */
+    size_t limit;  /* bytes of a line, newline not counted */
+    int wake;      /* a descriptor: readable, it ends the wait (INTERRUPTED); 0: none */
+    int silent_ms; /* so long without a byte ends it too (IDLE-TIMEOUT); 0: never */
     struct buffer held;
     size_t start; /* of the next line in held */
     bool discarding, ended;

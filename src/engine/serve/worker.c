@@ -5,7 +5,6 @@
 #include "base/buffer.h"
 #include "base/json.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/serve/lines.h"
 #include "engine/serve/manifest.h"
 #include "engine/serve/slowed.h"
 #include "engine/serve/spec.h"
@@ -163,11 +162,18 @@ static bool load(struct worker *w, const struct worker_options *o, struct error 
         block_verbs_open(&v->block, v->model, v->drafter.dflash, v->session);
     v->speculative = o->speculative_protocol != NULL;
     v->trusted = o->trusted;
+    return warm_up(v, err) && worker_begin_session(w, err);
+}
+
+bool worker_begin_session(struct worker *w, struct error *err)
+{
     uint8_t random[NONCE_BYTES];
+    verbs_drop(&w->verbs);
+    w->verbs.block.begun = w->verbs.block.poisoned = false;
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         return error_errno(err, NULL, "making the session nonce");
     text_hex(w->nonce, random, sizeof random);
-    return warm_up(v, err);
+    return true;
 }
 
 bool worker_open(const struct worker_options *o, struct worker **out, struct error *err)
@@ -344,20 +350,27 @@ static bool answer_line(struct worker *w, int output, const char *text, size_t l
     return sent;
 }
 
-bool worker_serve(struct worker *w, int input, int output, struct error *err)
+void worker_write_hello(const struct worker *w, const struct wire_resident *resident,
+                        struct buffer *out)
 {
-    struct line_reader reader = {.fd = input, .limit = WIRE_REQUEST_LIMIT};
-    struct buffer line = {0};
     struct arena arena = {0};
     struct wire_response hello = {0};
-    struct error why;
     fill_hello(w, &arena, &hello);
-    bool ok = send_response(output, &hello, &line, err);
+    if (resident)
+        hello.resident = *resident;
+    wire_response_encode(&hello, out);
     arena_free(&arena);
+}
+
+bool worker_answer_lines(struct worker *w, struct line_reader *input, int output, struct error *err)
+{
+    struct buffer line = {0};
+    struct error why;
+    bool ok = true;
     for (bool more = true; ok && more;) {
         const char *text;
         size_t length;
-        switch (line_reader_next(&reader, &text, &length, err)) {
+        switch (line_reader_next(input, &text, &length, err)) {
         case LINE_READ:
             ok = answer_line(w, output, text, length, &line, err);
             break;
@@ -380,7 +393,18 @@ bool worker_serve(struct worker *w, int input, int output, struct error *err)
             break;
         }
     }
-    line_reader_free(&reader);
     buffer_free(&line);
+    return ok;
+}
+
+bool worker_serve(struct worker *w, int input, int output, struct error *err)
+{
+    struct line_reader reader = {.fd = input, .limit = WIRE_REQUEST_LIMIT};
+    struct buffer hello = {0};
+    worker_write_hello(w, NULL, &hello);
+    const bool ok = line_write(output, hello.data, hello.length, err) &&
+                    worker_answer_lines(w, &reader, output, err);
+    buffer_free(&hello);
+    line_reader_free(&reader);
     return ok;
 }

@@ -3,12 +3,16 @@
 #ifndef MLXFAST_ENGINE_SERVE_WORKER_H
 #define MLXFAST_ENGINE_SERVE_WORKER_H
 
+#include "base/buffer.h"
 #include "base/error.h"
 #include "engine/model/model.h"
+#include "engine/serve/lines.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#define WORKER_KV_BYTES ((int64_t)8 << 30) /* unless said otherwise */
 
 struct worker_options {
     const char *weights;
@@ -38,6 +42,16 @@ const struct model_info *worker_model_info(const struct worker *w);
  * Errors: IO, REQUEST-CUT (the input ended inside a line). Refusals of requests are answers, not
  * errors. */
 bool worker_serve(struct worker *w, int input, int output, struct error *err);
+
+/* The same in parts, for a process that serves one session after the other. A session begins with
+ * nothing of the last one: no sequence, no poison, another nonce. The hello is one line with its
+ * '\n', appended to out. The reader's own errors are returned as they are. */
+bool worker_begin_session(struct worker *w, struct error *err);
+struct wire_resident;
+void worker_write_hello(const struct worker *w, const struct wire_resident *resident,
+                        struct buffer *out);
+bool worker_answer_lines(struct worker *w, struct line_reader *input, int output,
+                         struct error *err);
 
 /* What the parent is told of an error: name, sentence and field, never a value that was sent, and
  * never the words that a parent must redact. out has room for size bytes. */
