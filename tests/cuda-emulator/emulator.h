@@ -113,8 +113,9 @@ void emulator_run(const struct emulator_launch *l, enum emulator_order order, ui
 /* The running kernel, or NULL. */
 const void *emulator_running(void);
 
-/* From the program's own symbol table (symbols.cpp): a kernel's name, and the static shared
- * variables that it may use as offsets from the thread pointer. "?" where there is no table. */
+/* From the program's own symbol table (symbols.cpp), "?" and nothing where there is none: a
+ * kernel's name; the static shared variables that it may use, as offsets from emulator_shared: its
+ * own and those of functions that became part of others; the bytes of its own. */
 struct emulator_range {
     ptrdiff_t offset;
     size_t bytes;
@@ -122,5 +123,6 @@ struct emulator_range {
 const char *emulator_kernel_name(const void *kernel);
 size_t emulator_kernel_shared(const void *kernel, const struct emulator_range **ranges,
                               size_t *bytes);
+size_t emulator_kernel_own(const void *kernel);
 
 #endif

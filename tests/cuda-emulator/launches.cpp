@@ -29,14 +29,6 @@ static cudaError_t image_error(void)
     return runtime.major < 8 ? cudaErrorNoKernelImageForDevice : cudaSuccess;
 }
 
-static size_t shared_static(const void *kernel)
-{
-    const struct emulator_range *ranges;
-    size_t bytes;
-    emulator_kernel_shared(kernel, &ranges, &bytes);
-    return bytes;
-}
-
 cudaError_t emulator_set_attribute(const void *kernel, enum cudaFuncAttribute a, int value)
 {
     ENTER("cudaFuncSetAttribute", cudaErrorInvalidValue, ANYWHERE);
@@ -45,7 +37,7 @@ cudaError_t emulator_set_attribute(const void *kernel, enum cudaFuncAttribute a,
     if (a == cudaFuncAttributePreferredSharedMemoryCarveout)
         return value >= -1 && value <= 100 ? cudaSuccess : runtime_result(cudaErrorInvalidValue);
     if (a != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-        (size_t)value + shared_static(kernel) > EMULATOR_SHARED_MOST)
+        (size_t)value + emulator_kernel_own(kernel) > EMULATOR_SHARED_MOST)
         return runtime_result(cudaErrorInvalidValue);
     pthread_mutex_lock(&runtime_lock);
     struct allowance *found = allowances;
@@ -71,7 +63,7 @@ cudaError_t emulator_get_attributes(struct cudaFuncAttributes *out, const void *
     if (image_error() != cudaSuccess)
         return runtime_result(image_error());
     memset(out, 0, sizeof *out);
-    out->sharedSizeBytes = shared_static(kernel);
+    out->sharedSizeBytes = emulator_kernel_own(kernel);
     out->maxThreadsPerBlock = MOST_THREADS;
     out->numRegs = 32;
     out->ptxVersion = out->binaryVersion = runtime.major * 10 + runtime.minor;
@@ -81,7 +73,7 @@ cudaError_t emulator_get_attributes(struct cudaFuncAttributes *out, const void *
 
 static size_t occupancy(const void *kernel, size_t threads, size_t shared)
 {
-    const size_t bytes = shared + shared_static(kernel) + SHARED_RESERVED;
+    const size_t bytes = shared + emulator_kernel_own(kernel) + SHARED_RESERVED;
     const size_t by_shared = SHARED_PER_MULTIPROCESSOR / bytes, each = BLOCKS_PER_MULTIPROCESSOR;
     const size_t by_threads = THREADS_PER_MULTIPROCESSOR / ((threads + 31) / 32 * 32);
     const size_t most = by_threads < by_shared ? by_threads : by_shared;
@@ -117,7 +109,7 @@ static cudaError_t launch_error(const struct emulator_launch *l)
         l->grid.x > 0x7fffffffu || l->grid.y > 65535 || l->grid.z > 65535)
         return cudaErrorInvalidConfiguration;
     if (l->shared > shared_allowed(l->kernel) ||
-        l->shared + shared_static(l->kernel) > EMULATOR_SHARED_MOST)
+        l->shared + emulator_kernel_own(l->kernel) > EMULATOR_SHARED_MOST)
         return cudaErrorInvalidValue;
     if (l->cooperative && blocks > occupancy(l->kernel, threads, l->shared) * MULTIPROCESSORS)
         return cudaErrorCooperativeLaunchTooLarge;

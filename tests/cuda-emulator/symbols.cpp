@@ -21,7 +21,7 @@ struct kernel {
     const void *address;
     char *name, *symbol;
     struct emulator_range *ranges;
-    size_t count, bytes;
+    size_t count, bytes, own_bytes;
     struct kernel *next;
 };
 
@@ -91,14 +91,32 @@ static bool variable_of(const char *name, const char *function)
            name[3 + strlen(function + 2)] == 'E';
 }
 
-/* Whether the variable's function is in the table: one that is not was made part of its callers. */
-static bool has_function(const struct table *t, const char *variable)
+/* A static variable of a function. */
+struct variable {
+    const ElfW(Sym) * symbol;
+    const char *name;
+    bool alone; /* its function is not in the table: it became part of its callers */
+};
+static struct variable *variables;
+static size_t variable_count;
+
+static void find_variables(const struct table *t)
 {
-    for (size_t i = 0; i < t->count; i++)
-        if (ELF64_ST_TYPE(t->symbols[i].st_info) == STT_FUNC &&
-            variable_of(variable, symbol_name(t, i)))
-            return true;
-    return false;
+    for (size_t i = 0; i < t->count; i++) {
+        const char *name = symbol_name(t, i);
+        if (ELF64_ST_TYPE(t->symbols[i].st_info) != STT_TLS || strncmp(name, "_ZZ", 3) != 0)
+            continue;
+        struct variable *more =
+            (struct variable *)realloc(variables, (variable_count + 1) * sizeof *more);
+        if (more == NULL)
+            abort();
+        variables = more;
+        struct variable *v = &variables[variable_count++];
+        *v = {&t->symbols[i], name, true};
+        for (size_t f = 0; f < t->count && v->alone; f++)
+            if (ELF64_ST_TYPE(t->symbols[f].st_info) == STT_FUNC)
+                v->alone = !variable_of(name, symbol_name(t, f));
+    }
 }
 
 static char *readable(const char *symbol)
@@ -120,8 +138,10 @@ static struct kernel *kernel_of(const void *address)
     for (struct kernel *k = kernels; k != NULL; k = k->next)
         if (k->address == address)
             return k;
-    if (table.symbols == NULL)
+    if (table.symbols == NULL) {
         table = read_table();
+        find_variables(&table);
+    }
     dl_iterate_phdr(of_program, &image);
     struct kernel *k = (struct kernel *)calloc(1, sizeof *k);
     if (k == NULL)
@@ -132,20 +152,20 @@ static struct kernel *kernel_of(const void *address)
             image.bias + table.symbols[i].st_value == (uintptr_t)address)
             k->symbol = strdup(symbol_name(&table, i));
     k->name = k->symbol != NULL ? readable(k->symbol) : strdup("?");
-    for (size_t i = 0; i < table.count && k->symbol != NULL && image.tls != NULL; i++) {
-        const char *name = symbol_name(&table, i);
-        if (ELF64_ST_TYPE(table.symbols[i].st_info) != STT_TLS || strncmp(name, "_ZZ", 3) != 0 ||
-            (!variable_of(name, k->symbol) && has_function(&table, name)))
+    for (size_t i = 0; i < variable_count && k->symbol != NULL && image.tls != NULL; i++) {
+        const struct variable *v = &variables[i];
+        const bool own = variable_of(v->name, k->symbol);
+        if (!own && !v->alone)
             continue;
         struct emulator_range *more =
             (struct emulator_range *)realloc(k->ranges, (k->count + 1) * sizeof *more);
         if (more == NULL)
             abort();
         k->ranges = more;
-        more[k->count].offset = image.tls + table.symbols[i].st_value - emulator_shared;
-        more[k->count].bytes = table.symbols[i].st_size;
-        k->bytes += table.symbols[i].st_size;
-        k->count++;
+        more[k->count].offset = image.tls + v->symbol->st_value - emulator_shared;
+        more[k->count++].bytes = v->symbol->st_size;
+        k->bytes += v->symbol->st_size;
+        k->own_bytes += own ? v->symbol->st_size : 0;
     }
     k->next = kernels;
     kernels = k;
@@ -169,4 +189,12 @@ size_t emulator_kernel_shared(const void *kernel, const struct emulator_range **
     *ranges = k->ranges;
     *bytes = k->bytes;
     return k->count;
+}
+
+size_t emulator_kernel_own(const void *kernel)
+{
+    pthread_mutex_lock(&lock);
+    const size_t bytes = kernel_of(kernel)->own_bytes;
+    pthread_mutex_unlock(&lock);
+    return bytes;
 }

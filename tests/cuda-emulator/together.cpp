@@ -26,16 +26,12 @@ static bool arrive(struct scheduler *s, unsigned mask, enum operation op, const 
     struct warp *warp = s->warp;
     const unsigned bit = 1u << s->lane;
     struct group *g = NULL;
-    for (int i = 0; i < warp->groups; i++) {
+    if (!(mask & bit))
+        emulator_abort("%s (%s:%d): mask %08x lacks the calling lane %d", emulator_operations[op],
+                       file, line, mask, s->lane);
+    for (int i = 0; i < warp->groups && g == NULL; i++)
         if (warp->group[i].mask == mask)
             g = &warp->group[i];
-        else if (warp->group[i].mask & mask)
-            emulator_abort("is at %s (%s:%d) with mask %08x, others of the warp wait at %s (%s:%d) "
-                           "with mask %08x",
-                           emulator_operations[op], file, line, mask,
-                           emulator_operations[warp->group[i].place.op], warp->group[i].place.file,
-                           warp->group[i].place.line, warp->group[i].mask);
-    }
     if (g == NULL) {
         if (mask & ~warp->existing || mask & warp->exited)
             emulator_abort("%s (%s:%d): mask %08x names lanes that %s", emulator_operations[op],
@@ -50,9 +46,6 @@ static bool arrive(struct scheduler *s, unsigned mask, enum operation op, const 
                        emulator_operations[op], file, line, mask, emulator_operations[g->place.op],
                        g->place.file, g->place.line);
     }
-    if (!(mask & bit))
-        emulator_abort("%s (%s:%d): mask %08x lacks the calling lane %d", emulator_operations[op],
-                       file, line, mask, s->lane);
     g->arrived |= bit;
     if (g->arrived == mask) {
         *g = warp->group[--warp->groups];
