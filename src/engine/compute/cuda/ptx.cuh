@@ -139,10 +139,10 @@ static __device__ __forceinline__ void mma_bf16(float d[4], const uint32_t a[4],
         d[i] = sum;
     }
 #else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
 }
 
@@ -159,8 +159,7 @@ static __device__ __forceinline__ void load_tiles(uint32_t d[4], const void *row
 #else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-                 : "r"((unsigned)__cvta_generic_to_shared(row))
-                 : "memory");
+                 : "r"((unsigned)__cvta_generic_to_shared(row)));
 #endif
 }
 
@@ -177,8 +176,7 @@ static __device__ __forceinline__ void load_tiles_transposed(uint32_t d[4], cons
 #else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-                 : "r"((unsigned)__cvta_generic_to_shared(row))
-                 : "memory");
+                 : "r"((unsigned)__cvta_generic_to_shared(row)));
 #endif
 }
 
