@@ -80,6 +80,8 @@ def build_beside(cancelled):
             answers[name] = run(name, ["nice", "-n", "19", "make", "-j", half, *arguments])
 
     make("build-sanitizers", "SAN=1", "all", "tests", "engines")
+    if shutil.which("g++"):
+        make("build-cuda-emulated", "CUDA=emulated", "build/cuda-emulated/tests/test_emulator")
     if shutil.which("clang"):
         make("build-fuzz", "fuzz")
     if emulator() and shutil.which("aarch64-linux-gnu-gcc"):
@@ -132,6 +134,14 @@ def pytest(name, arguments, env=None):
     for line in text.splitlines():
         if line.startswith("SKIPPED"):
             say("     " + line)
+
+
+def cuda_emulated(builds):
+    """The CUDA kernels on the processor: tests/cuda-emulator."""
+    if "build-cuda-emulated" not in builds:
+        return say("skip emulated CUDA: g++ is not installed")
+    if built("build-cuda-emulated", *builds["build-cuda-emulated"]):
+        cmocka("cuda-emulated", ROOT / "build" / "cuda-emulated")
 
 
 def fuzz_replay(builds):
@@ -216,6 +226,7 @@ def main():
             cmocka("unit-sanitizers", ROOT / "build" / "san", env={"MLXFAST_TEST_QUICK": "1"})
             pytest("programs-sanitizers", ["tests/cli", "-k", "malformed or refus or worker"],
                    {"BUILD": str(ROOT / "build" / "san"), "MLXFAST_TEST_QUICK": "1"})
+        cuda_emulated(builds)
         fuzz_replay(builds)
         aarch64(builds)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
