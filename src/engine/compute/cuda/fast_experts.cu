@@ -48,7 +48,7 @@ extern __shared__ uint4 fast_experts_shared[];
  * two bits of exponent and one of mantissa in their places. */
 template <int shift> static __device__ __forceinline__ uint32_t codes_at(uint32_t w)
 {
-    const uint32_t rest = shift <= 6 ? w << (6 - shift & 31) : w >> (shift - 6 & 31);
+    const uint32_t rest = shift <= 6 ? w << ((6 - shift) & 31) : w >> ((shift - 6) & 31);
     const uint32_t sign = w << (12 - shift);
     return (rest & 0x01c001c0u) | (sign & 0x80008000u);
 }
