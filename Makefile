@@ -123,6 +123,9 @@ NO_CUDA := $(if $(CUDA),,src/engine/compute/cuda/%)
 objects = $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(NO_CUDA) $(addprefix %,$(SKIP_ISA)),$(call find_c,$(1))))
 CUDA_SOURCES := $(if $(CUDA),$(sort $(wildcard src/engine/compute/cuda/*.cu)))
 CUDA_O := $(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o)
+# Tests of single files of the backend: one source, one program; tests/device/run runs them too.
+DEVICE_SOURCES := $(if $(CUDA),$(sort $(wildcard tests/device/test_*.cu)))
+DEVICE_TESTS := $(DEVICE_SOURCES:%.cu=$(BUILD)/%)
 BASE_O := $(call objects,src/base)
 WIRE_O := $(call objects,src/wire)
 JUDGE_O := $(call objects,src/judge)
@@ -150,12 +153,13 @@ TEST_ENGINES := $(patsubst tests/engines/%.c,$(BUILD)/engines/%,$(sort $(wildcar
 TOOLS := $(patsubst tools/%.c,$(BUILD)/tools/%,$(sort $(wildcard tools/*.c)))
 FUZZERS := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 
-.PHONY: all tests engines tools unit fuzz clean format format-check
+.PHONY: all tests engines tools unit device-tests fuzz clean format format-check
 .DELETE_ON_ERROR:
 all: $(PROGRAMS) $(BUILD)/measure-noop
 tests: $(UNIT_TESTS) engines
 engines: $(TEST_ENGINES)
 tools: $(TOOLS)
+device-tests: $(DEVICE_TESTS)
 fuzz: $(FUZZERS)
 
 $(BUILD)/%_avx2.o: ISA_FLAGS = -mavx2 -mfma -mf16c
@@ -189,7 +193,7 @@ $(BUILD)/$(EMULATOR)/%.o: $(EMULATOR)/%.cpp Makefile
 	@mkdir -p $(@D)
 	$(CUDA_COMPILE) -MMD -MP -c $< -o $@
 # Every name that a kernel has for its dynamic shared memory.
-$(BUILD)/$(EMULATOR)/shared_names.s: $(EMULATOR)/shared_names $(CUDA_SOURCES) $(wildcard src/engine/compute/cuda/*.cuh $(EMULATOR)/*.cu)
+$(BUILD)/$(EMULATOR)/shared_names.s: $(EMULATOR)/shared_names $(CUDA_SOURCES) $(DEVICE_SOURCES) $(wildcard src/engine/compute/cuda/*.cuh $(EMULATOR)/*.cu)
 	@mkdir -p $(@D)
 	$(EMULATOR)/shared_names $(filter %.cu %.cuh,$^) > $@
 $(BUILD)/$(EMULATOR)/shared_names.o: $(BUILD)/$(EMULATOR)/shared_names.s
@@ -233,6 +237,8 @@ $(BUILD)/mlxfast: $(BUILD)/src/programs/mlxfast.o $(ENGINE_A) $(ARENA_A) $(WIRE_
 $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(ARENA_A) $(JUDGE_A) $(ENGINE_A) $(WIRE_A) $(BASE_A)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(CUDA_LIBS) $(JUDGE_LIBS) -lcmocka -o $@
+$(DEVICE_TESTS): %: %.cu.o $(ENGINE_A) $(WIRE_A) $(BASE_A)
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ -lcmocka $(CUDA_LIBS) $(LIBS) -o $@
 $(BUILD)/engines/%: $(BUILD)/tests/engines/%.o $(WIRE_A) $(BASE_A)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
