@@ -1,0 +1,305 @@
+/* The parts of an attention kernel (attention.cu): a thread block works on one chunk of one
+ * key/value head at a time, for a few queries, each a query head of a row.
+ *
+ * Scores: a half-warp takes 16 / HEADS keys and HEADS query heads at once, each thread its lane's
+ * products of all of them. Slot s of thread l is the pair of key and head number s ^ l: so the tree
+ * over the lanes needs no selection, a thread sends the half of its slots that its partner keeps,
+ * and ends with the score number l. Sums are those of numerics.md: l with l + 8, then 4, 2, 1.
+ *
+ * Values: a thread owns a few elements of the output of one or two queries, and goes through the
+ * keys in order. */
+#ifndef MLXFAST_ENGINE_COMPUTE_CUDA_ATTENTION_CUH
+#define MLXFAST_ENGINE_COMPUTE_CUDA_ATTENTION_CUH
+
+#include "engine/compute/cuda/arithmetic.cuh"
+#include "engine/compute/cuda/cuda.h"
+#include "engine/compute/cuda/ptx.cuh"
+
+enum {
+    ATTEND_THREADS = 256,
+    ATTEND_WARPS = ATTEND_THREADS / 32,
+    ATTEND_HALVES = ATTEND_THREADS / CUDA_LANES,
+    ATTEND_WIDE = CUDA_BF16_GROUP /* elements of a head that a half-warp takes at once */
+};
+
+struct attend_arguments {
+    const struct cuda_step *step;
+    const uint16_t *projected; /* row r at r * projected_stride: queries, then at.. */
+    size_t projected_stride;
+    int key_at, value_at, gate_at; /* elements in a row of it */
+    const uint16_t *q_norm, *k_norm;
+    const float *cosine, *sine;
+    int rotary;
+    float eps, input_scale, scale;
+    uint16_t *keys, *values; /* the rings */
+    int capacity, key_stride, value_stride;
+    int rows, heads, kv_heads, head_dim;
+    int window;
+    int share; /* query heads of a key/value head */
+    uint16_t *out;
+    uint16_t *queries; /* cuda_append's kernel: NULL, or where queries go, [rows, heads*head_dim] */
+
+    int groups;          /* of queries, for each key/value head */
+    int slots;           /* chunks that a group may have work in */
+    int work;            /* blocks; those behind only prefetch */
+    size_t values_apart; /* bytes from the keys to the values in shared memory; 0: values come when
+                            the keys have been read */
+    unsigned *counters;  /* [kv_heads, groups] */
+    float *partial;      /* [kv_heads, groups, slots] of attend_record floats */
+    struct l2_prefetch next;
+};
+
+/* The keys that a query sees. */
+struct key_range {
+    int first, last; /* positions */
+};
+
+static __device__ __forceinline__ int attend_row(const struct attend_arguments &a, int query)
+{
+    const int all = a.rows * a.share;
+    return (query < all ? query : all - 1) / a.share;
+}
+
+static __device__ __forceinline__ struct key_range attend_range(const struct attend_arguments &a,
+                                                                int pos0, int query)
+{
+    const int position = pos0 + attend_row(a, query);
+    const int oldest = a.window > 0 ? position - a.window + 1 : 0;
+    return {oldest > 0 ? oldest : 0, position};
+}
+
+/* Rows lo .. hi of a chunk, from a ring into shared memory, `WIDE` 16-byte pieces apart there. */
+template <int PIECES>
+static __device__ __forceinline__ void attend_load(uint8_t *to, const uint16_t *ring, int stride,
+                                                   int capacity, int base, int lo, int hi)
+{
+    const int piece = (int)threadIdx.x % PIECES;
+    const int slot = (int)((unsigned)(base + lo) % (unsigned)capacity);
+    if (piece * 8 >= stride)
+        return;
+    for (int i = lo + (int)threadIdx.x / PIECES; i <= hi; i += ATTEND_THREADS / PIECES) {
+        const int at = slot + (i - lo);
+        copy_async(to + ((size_t)i * PIECES + (size_t)piece) * 16,
+                   ring + (size_t)(at < capacity ? at : at - capacity) * (size_t)stride +
+                       piece * 8);
+    }
+}
+
+/* One head of one row, `from` its projection, through norm and rotary by a half-warp: x gets
+ * G * 128 values, zeros behind head_dim. All threads of a warp come; `valid` is of a half. */
+template <int G>
+static __device__ __forceinline__ void attend_head(const struct attend_arguments &a, bool valid,
+                                                   const uint16_t *from, const uint16_t *norm,
+                                                   int position, float *x)
+{
+    enum { EACH = 8 * G, PAIRS = 4 * G };
+    const int lane = (int)threadIdx.x % CUDA_LANES, half = a.rotary / 2;
+    float v[EACH], w[EACH], cosine[PAIRS], sine[PAIRS];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int k = i * CUDA_LANES + lane;
+        const bool there = valid && k < a.head_dim;
+        v[i] = there ? bf16_float(from[k]) : 0.0f;
+        w[i] = there ? bf16_float(norm[k]) : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const int k = i * CUDA_LANES + lane;
+        const bool there = valid && k < half;
+        const size_t at = there ? (size_t)position * (size_t)half + (size_t)k : 0;
+        cosine[i] = there ? a.cosine[at] : 0.0f;
+        sine[i] = there ? a.sine[at] : 0.0f;
+    }
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        sum = fmaf(v[i], v[i], sum);
+    const float mean = lanes_sum(sum) / (float)a.head_dim;
+    const float inverse = 1.0f / sqrtf(mean + a.eps);
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        x[i * CUDA_LANES + lane] = rounded(rounded(v[i] * inverse) * w[i]);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const int k = i * CUDA_LANES + lane;
+        if (k < half) {
+            float x1 = x[k], x2 = x[k + half];
+            if (a.input_scale != 1.0f) {
+                x1 = rounded(x1 * a.input_scale);
+                x2 = rounded(x2 * a.input_scale);
+            }
+            const float minus = x2 * sine[i], plus = x1 * sine[i];
+            x[k] = rounded(fmaf(x1, cosine[i], -minus));
+            x[k + half] = rounded(fmaf(x2, cosine[i], plus));
+        }
+    }
+    __syncwarp();
+}
+
+/* This lane's 16 bytes of a key in lanes order, of group g. */
+static __device__ __forceinline__ uint4 attend_key_piece(const float *x, int g)
+{
+    const float *mine = x + g * ATTEND_WIDE + (int)threadIdx.x % CUDA_LANES * 2;
+    uint32_t word[4];
+#pragma unroll
+    for (int b = 0; b < 4; b++)
+        word[b] = (uint32_t)bf16_of(mine[b * CUDA_BLOCK]) |
+                  (uint32_t)bf16_of(mine[b * CUDA_BLOCK + 1]) << 16;
+    return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+/* Scores of the keys lo .. hi of a chunk: s[it * SETS + set] is that of query set * HEADS + lane %
+ * HEADS and key attend_key(it). What is outside is left undefined. q: [query][group][lane][8]. */
+template <int HEADS> static __device__ __forceinline__ int attend_key(int it)
+{
+    enum { KEYS = CUDA_LANES / HEADS };
+    const int lane = (int)threadIdx.x % CUDA_LANES, half = (int)threadIdx.x / CUDA_LANES % 2;
+    return (it * ATTEND_WARPS + (int)threadIdx.x / 32) * 2 * KEYS + half * KEYS + lane / HEADS;
+}
+
+template <int SETS, int HEADS, int G>
+static __device__ __forceinline__ void attend_scores(const uint8_t *keys, const float *q, int lo,
+                                                     int hi, float *s)
+{
+    enum { KEYS = CUDA_LANES / HEADS, STEP = 2 * KEYS };
+    const int lane = (int)threadIdx.x % CUDA_LANES, half = (int)threadIdx.x / CUDA_LANES % 2;
+    float x[SETS][HEADS][8 * G];
+#pragma unroll
+    for (int set = 0; set < SETS; set++)
+#pragma unroll
+        for (int h = 0; h < HEADS; h++)
+#pragma unroll
+            for (int i = 0; i < 2 * G; i++) {
+                const int query = set * HEADS + (h ^ (lane % HEADS));
+                const float4 four = *(
+                    const float4 *)(q + ((query * G + i / 2) * CUDA_LANES + lane) * 8 + i % 2 * 4);
+                x[set][h][4 * i] = four.x;
+                x[set][h][4 * i + 1] = four.y;
+                x[set][h][4 * i + 2] = four.z;
+                x[set][h][4 * i + 3] = four.w;
+            }
+#pragma unroll
+    for (int it = 0; it < HEADS; it++) {
+        const int first = (it * ATTEND_WARPS + (int)threadIdx.x / 32) * STEP;
+        if (first > hi || first + STEP - 1 < lo)
+            continue;
+        float acc[SETS][CUDA_LANES];
+#pragma unroll
+        for (int k = 0; k < KEYS; k++) {
+            const int key = first + half * KEYS + (k ^ (lane / HEADS));
+            float w[8 * G];
+#pragma unroll
+            for (int g = 0; g < G; g++) {
+                const uint4 piece =
+                    *(const uint4 *)(keys + ((key * G + g) * CUDA_LANES + lane) * 16);
+                const uint32_t word[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+                for (int b = 0; b < 4; b++) {
+                    w[8 * g + 2 * b] = bf16_low(word[b]);
+                    w[8 * g + 2 * b + 1] = bf16_high(word[b]);
+                }
+            }
+#pragma unroll
+            for (int set = 0; set < SETS; set++)
+#pragma unroll
+                for (int h = 0; h < HEADS; h++) {
+                    float sum = 0.0f;
+#pragma unroll
+                    for (int i = 0; i < 4 * G; i++)
+                        sum = fmaf(w[2 * i], x[set][h][2 * i],
+                                   fmaf(w[2 * i + 1], x[set][h][2 * i + 1], sum));
+                    acc[set][k * HEADS + h] = sum;
+                }
+        }
+#pragma unroll
+        for (int set = 0; set < SETS; set++) {
+#pragma unroll
+            for (int step = 8; step >= 1; step /= 2)
+#pragma unroll
+                for (int i = 0; i < step; i++)
+                    acc[set][i] =
+                        acc[set][i] + __shfl_xor_sync(0xffffffffu, acc[set][i + step], step);
+            s[it * SETS + set] = acc[set][0];
+        }
+    }
+}
+
+/* One key's part of a thread's outputs. */
+template <int DIMS>
+static __device__ __forceinline__ void attend_value(const uint8_t *value, float v[DIMS])
+{
+    if (DIMS == 2) {
+        const uint32_t pair = *(const uint32_t *)value;
+        v[0] = bf16_low(pair);
+        v[1] = bf16_high(pair);
+    } else {
+        const uint2 pairs = *(const uint2 *)value;
+        v[0] = bf16_low(pairs.x);
+        v[1] = bf16_high(pairs.x);
+        v[DIMS - 2] = bf16_low(pairs.y);
+        v[DIMS - 1] = bf16_high(pairs.y);
+    }
+}
+
+/* o[h] = sum of p v over the keys lo[h] .. hi[h] of a chunk, ascending. values: this thread's
+ * elements of key 0; p: of the first query, the next p_stride behind it. */
+template <int HEADS, int DIMS>
+static __device__ __forceinline__ void
+attend_values(const uint8_t *values, int pitch, const float *p, int p_stride, const int lo[HEADS],
+              const int hi[HEADS], float o[HEADS][DIMS])
+{
+    int low = lo[0], high = hi[0], low_all = lo[0], high_all = hi[0];
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        low = lo[h] > low ? lo[h] : low;
+        high = hi[h] < high ? hi[h] : high;
+        low_all = lo[h] < low_all ? lo[h] : low_all;
+        high_all = hi[h] > high_all ? hi[h] : high_all;
+#pragma unroll
+        for (int d = 0; d < DIMS; d++)
+            o[h][d] = 0.0f;
+    }
+    /* Fours of keys that every query sees; what is before and behind, one by one. */
+    int from = (low + 3) / 4 * 4, to = (high + 1) / 4 * 4;
+    if (from >= to)
+        from = to = high_all + 1;
+    for (int key = low_all; key <= high_all; key++) {
+        if (key == from) {
+#pragma unroll 4
+            for (; key < to; key += 4) {
+                float part[HEADS][4];
+#pragma unroll
+                for (int h = 0; h < HEADS; h++) {
+                    const float4 four = *(const float4 *)(p + h * p_stride + key);
+                    part[h][0] = four.x;
+                    part[h][1] = four.y;
+                    part[h][2] = four.z;
+                    part[h][3] = four.w;
+                }
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float v[DIMS];
+                    attend_value<DIMS>(values + (key + i) * pitch, v);
+#pragma unroll
+                    for (int h = 0; h < HEADS; h++)
+#pragma unroll
+                        for (int d = 0; d < DIMS; d++)
+                            o[h][d] = fmaf(part[h][i], v[d], o[h][d]);
+                }
+            }
+            if (key > high_all)
+                break;
+        }
+        float v[DIMS];
+        attend_value<DIMS>(values + key * pitch, v);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++)
+            if (key >= lo[h] && key <= hi[h])
+#pragma unroll
+                for (int d = 0; d < DIMS; d++)
+                    o[h][d] = fmaf(p[h * p_stride + key], v[d], o[h][d]);
+    }
+}
+
+#endif

@@ -1,0 +1,452 @@
+/* Attention, the begin of a forward and taps on the device against the portable kernels of the CPU:
+ * bytes of outputs and of rings are equal, for any rows, positions, windows and heads.
+ *
+ *     test_cuda_attention           the checks; exit 1 on a difference
+ *     test_cuda_attention --time    on a GPU: microseconds for the shapes of Laguna XS 2.1
+ */
+#include "engine/compute/cuda/cuda.h"
+
+extern "C" {
+#include "engine/checkpoint/formats.h"
+#include "engine/compute/cpu/kernels.h"
+#include "engine/compute/cpu/machine.h"
+}
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int failures, checks;
+static uint64_t seed = 20261130;
+static struct cuda_fault fault;
+static struct cuda_device device;
+static unsigned kernels;
+
+static uint32_t random32(void)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(seed >> 32);
+}
+
+static int random_below(int n)
+{
+    return (int)(random32() % (uint32_t)n);
+}
+
+static float random_value(float scale)
+{
+    const float sum =
+        (float)(random32() >> 8) + (float)(random32() >> 8) + (float)(random32() >> 8);
+    return (sum / 16777216.0f - 1.5f) * scale;
+}
+
+static uint16_t random_bf16(float scale)
+{
+    return f32_to_bf16(random_value(scale));
+}
+
+static void must(cudaError_t e, const char *what)
+{
+    if (e == cudaSuccess)
+        return;
+    printf("%s: %s\n", what, cudaGetErrorString(e));
+    exit(1);
+}
+
+static void *device_new(size_t bytes, const void *from)
+{
+    void *p = NULL;
+    must(cudaMalloc(&p, bytes > 0 ? bytes : 1), "cudaMalloc");
+    must(from != NULL ? cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice)
+                      : cudaMemset(p, 0, bytes > 0 ? bytes : 1),
+         "filling");
+    return p;
+}
+
+static void device_read(void *to, const void *from, size_t bytes)
+{
+    must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    must(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "reading");
+}
+
+static void check_equal(const char *what, const char *where, const void *a, const void *b,
+                        size_t elements)
+{
+    const uint16_t *x = (const uint16_t *)a, *y = (const uint16_t *)b;
+    checks++;
+    for (size_t i = 0; i < elements; i++) {
+        if (x[i] == y[i])
+            continue;
+        failures++;
+        printf("%s: %s: element %zu of %zu is %04x (%g), not %04x (%g)\n", where, what, i, elements,
+               x[i], (double)bf16_to_f32(x[i]), y[i], (double)bf16_to_f32(y[i]));
+        return;
+    }
+}
+
+/* Where element k of a row lies in the lanes order of cuda.h. */
+static int lanes_place(int k)
+{
+    const int group = k / 128, block = k % 128 / 32, lane = k % 32 / 2;
+    return group * 128 + lane * 8 + block * 2 + k % 2;
+}
+
+/* ---- One layer: sizes, weights, a ring here and on the device ---- */
+
+struct layer {
+    int heads, kv_heads, head_dim, window, rotary;
+    float input_scale;
+    int64_t capacity, positions;
+    struct attention_block block;
+    struct rope_table rope;
+    struct cuda_attention weights;
+    struct kv_layer ring;
+    uint8_t *keys, *values; /* the CPU's rings */
+    size_t key_bytes, value_bytes;
+    struct cuda_step *step;
+    struct cuda_input *input;
+    void *scratch;
+};
+
+static void layer_new(struct layer *g, int max_rows)
+{
+    const int dim = g->head_dim, half = g->rotary / 2;
+    uint16_t *q_norm = (uint16_t *)malloc((size_t)dim * 2),
+             *k_norm = (uint16_t *)malloc((size_t)dim * 2);
+    const float sharp = random_below(3) == 0 ? 2.0f : 0.5f; /* few keys count, or many */
+    for (int i = 0; i < dim; i++) {
+        q_norm[i] = random_bf16(sharp);
+        k_norm[i] = random_bf16(sharp);
+    }
+    const size_t table = (size_t)g->positions * (size_t)half;
+    float *cosine = (float *)malloc(table * 4 + 4), *sine = (float *)malloc(table * 4 + 4);
+    for (size_t i = 0; i < table; i++) {
+        const double angle =
+            (double)(i / (size_t)half) / pow(10000.0, (double)(i % (size_t)half) / half);
+        cosine[i] = (float)cos(angle);
+        sine[i] = (float)sin(angle);
+    }
+    g->rope = {g->rotary, g->positions, cosine, sine, g->input_scale};
+    g->block.heads = g->heads;
+    g->block.kv_heads = g->kv_heads;
+    g->block.head_dim = dim;
+    g->block.window = g->window;
+    g->block.eps = 1e-6f;
+    g->block.q_norm = q_norm;
+    g->block.k_norm = k_norm;
+    g->block.rope = &g->rope;
+    g->weights.block = &g->block;
+    g->weights.q_norm = (const uint16_t *)device_new((size_t)dim * 2, q_norm);
+    g->weights.k_norm = (const uint16_t *)device_new((size_t)dim * 2, k_norm);
+    g->weights.cosine = (const float *)device_new(table * 4, cosine);
+    g->weights.sine = (const float *)device_new(table * 4, sine);
+    g->weights.rotary = g->rotary;
+    g->weights.input_scale = g->input_scale;
+    g->key_bytes = kernel_key_bytes(ACTIVATIONS_BF16, dim);
+    g->value_bytes = kernel_value_bytes(ACTIVATIONS_BF16, dim);
+    const size_t slots = (size_t)g->kv_heads * (size_t)g->capacity;
+    g->keys = (uint8_t *)malloc(slots * g->key_bytes);
+    g->values = (uint8_t *)malloc(slots * g->value_bytes);
+    g->ring.kv_heads = g->kv_heads;
+    g->ring.head_dim = dim;
+    g->ring.capacity = g->capacity;
+    g->ring.key_stride = (dim + 127) / 128 * 128;
+    g->ring.value_stride = (dim + 7) / 8 * 8;
+    g->ring.keys = (uint16_t *)device_new(slots * (size_t)g->ring.key_stride * 2, NULL);
+    g->ring.values = (uint16_t *)device_new(slots * (size_t)g->ring.value_stride * 2, NULL);
+    g->step = (struct cuda_step *)device_new(sizeof *g->step, NULL);
+    must(cudaHostAlloc((void **)&g->input, sizeof *g->input + 4096 * 4, cudaHostAllocMapped),
+         "cudaHostAlloc");
+    g->scratch = device_new(
+        cuda_attend_scratch(g->heads, g->kv_heads, dim, max_rows, cuda_chunks(g->capacity - 1, 1)),
+        NULL);
+}
+
+static void layer_free(struct layer *g)
+{
+    const void *const own[] = {g->block.q_norm, g->block.k_norm, g->rope.cosine,
+                               g->rope.sine,    g->keys,         g->values};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        free((void *)own[i]);
+    const void *const there[] = {g->weights.q_norm, g->weights.k_norm, g->weights.cosine,
+                                 g->weights.sine,   g->ring.keys,      g->ring.values,
+                                 g->step,           g->scratch};
+    for (size_t i = 0; i < sizeof there / sizeof *there; i++)
+        cudaFree((void *)there[i]);
+    cudaFreeHost(g->input);
+}
+
+/* The CPU's rings as the device has them. */
+static void rings_expected(const struct layer *g, uint16_t *keys, uint16_t *values)
+{
+    const int dim = g->head_dim, key_stride = g->ring.key_stride,
+              value_stride = g->ring.value_stride;
+    for (size_t s = 0; s < (size_t)g->kv_heads * (size_t)g->capacity; s++) {
+        uint16_t *k = keys + s * (size_t)key_stride, *v = values + s * (size_t)value_stride;
+        memset(k, 0, (size_t)key_stride * 2);
+        memset(v, 0, (size_t)value_stride * 2);
+        for (int i = 0; i < dim; i++) {
+            memcpy(&k[lanes_place(i)], g->keys + s * g->key_bytes + (size_t)i * 2, 2);
+            memcpy(&v[i], g->values + s * g->value_bytes + (size_t)i * 2, 2);
+        }
+    }
+}
+
+/* Keys and values of the positions before pos0 that may be seen; the rest is NaN. */
+static void rings_fill(struct layer *g, int64_t pos0)
+{
+    const size_t slots = (size_t)g->kv_heads * (size_t)g->capacity;
+    memset(g->keys, 0xff, slots * g->key_bytes);
+    memset(g->values, 0xff, slots * g->value_bytes);
+    const int64_t oldest = g->window > 0 && pos0 - g->window + 1 > 0 ? pos0 - g->window + 1 : 0;
+    float row[256];
+    for (int h = 0; h < g->kv_heads; h++)
+        for (int64_t p = oldest; p < pos0; p++) {
+            const size_t s = (size_t)h * (size_t)g->capacity + (size_t)(p % g->capacity);
+            for (int i = 0; i < g->head_dim; i++)
+                row[i] = bf16_to_f32(random_bf16(3.0f));
+            kernel_key_store(&cpu_kernels_portable, ACTIVATIONS_BF16, row, g->head_dim,
+                             g->keys + s * g->key_bytes);
+            for (int i = 0; i < g->head_dim; i++)
+                row[i] = bf16_to_f32(random_bf16(3.0f));
+            kernel_value_store(ACTIVATIONS_BF16, row, g->head_dim, g->values + s * g->value_bytes);
+        }
+    const size_t key_bytes = slots * (size_t)g->ring.key_stride * 2;
+    const size_t value_bytes = slots * (size_t)g->ring.value_stride * 2;
+    uint16_t *keys = (uint16_t *)malloc(key_bytes), *values = (uint16_t *)malloc(value_bytes);
+    rings_expected(g, keys, values);
+    must(cudaMemcpy(g->ring.keys, keys, key_bytes, cudaMemcpyHostToDevice), "keys");
+    must(cudaMemcpy(g->ring.values, values, value_bytes, cudaMemcpyHostToDevice), "values");
+    free(keys);
+    free(values);
+}
+
+static void rings_check(const struct layer *g, const char *where)
+{
+    const size_t slots = (size_t)g->kv_heads * (size_t)g->capacity;
+    const size_t keys = slots * (size_t)g->ring.key_stride;
+    const size_t values = slots * (size_t)g->ring.value_stride;
+    uint16_t *expected = (uint16_t *)malloc((keys + values) * 2);
+    uint16_t *found = (uint16_t *)malloc((keys + values) * 2);
+    rings_expected(g, expected, expected + keys);
+    device_read(found, g->ring.keys, keys * 2);
+    device_read(found + keys, g->ring.values, values * 2);
+    check_equal("keys", where, found, expected, keys);
+    check_equal("values", where, found + keys, expected + keys, values);
+    free(expected);
+    free(found);
+}
+
+/* What the CPU does with projections [rows, stride]: out [rows, heads*head_dim], NULL: keys and
+ * values only, which lie at key_at. */
+static void cpu_attend(struct layer *g, const uint16_t *projected, size_t stride, int key_at,
+                       int64_t pos0, int rows, uint16_t *out)
+{
+    const struct cpu_kernels *k = &cpu_kernels_portable;
+    const enum activations bf16 = ACTIVATIONS_BF16;
+    const int dim = g->head_dim, share = g->heads / g->kv_heads;
+    float x[256], gate[256], result[256];
+    float *scratch = (float *)aligned_alloc(64, (kernel_attention_scratch(dim) * 4 + 63) / 64 * 64);
+    float *prepared = (float *)aligned_alloc(64, 1024);
+    for (int r = 0; r < rows; r++)
+        for (int h = 0; h < g->kv_heads; h++) {
+            const uint16_t *row = projected + (size_t)r * stride + key_at + h * dim;
+            const size_t s = (size_t)h * (size_t)g->capacity + (size_t)((pos0 + r) % g->capacity);
+            for (int i = 0; i < dim; i++)
+                x[i] = bf16_to_f32(row[i]);
+            k->rms_norm(bf16, x, g->block.k_norm, dim, g->block.eps, x);
+            k->rope(bf16, &g->rope, pos0 + r, x);
+            kernel_key_store(k, bf16, x, dim, g->keys + s * g->key_bytes);
+            for (int i = 0; i < dim; i++)
+                x[i] = bf16_to_f32(row[g->kv_heads * dim + i]);
+            kernel_value_store(bf16, x, dim, g->values + s * g->value_bytes);
+        }
+    for (int r = 0; out != NULL && r < rows; r++)
+        for (int h = 0; h < g->heads; h++) {
+            const uint16_t *row = projected + (size_t)r * stride;
+            for (int i = 0; i < dim; i++)
+                x[i] = bf16_to_f32(row[h * dim + i]);
+            k->rms_norm(bf16, x, g->block.q_norm, dim, g->block.eps, x);
+            k->rope(bf16, &g->rope, pos0 + r, x);
+            k->prepare(bf16, x, dim, prepared);
+            const float logit = bf16_to_f32(row[key_at + 2 * g->kv_heads * dim + h]);
+            k->softplus(bf16, &logit, 1, gate);
+            const int64_t last = pos0 + r;
+            const int64_t first =
+                g->window > 0 && last - g->window + 1 > 0 ? last - g->window + 1 : 0;
+            const void *q = prepared;
+            const size_t ring = (size_t)(h / share) * (size_t)g->capacity;
+            struct attention_call call = {};
+            call.heads = 1;
+            call.head_dim = dim;
+            call.scale = (float)(1.0 / sqrt((double)dim));
+            call.q = &q;
+            call.gate = gate;
+            call.keys = g->keys + ring * g->key_bytes;
+            call.values = g->values + ring * g->value_bytes;
+            call.capacity = g->capacity;
+            call.first = first;
+            call.last = last;
+            call.out = result;
+            call.scratch = scratch;
+            k->attention(bf16, &call);
+            for (int i = 0; i < dim; i++)
+                out[((size_t)r * (size_t)g->heads + (size_t)h) * (size_t)dim + (size_t)i] =
+                    f32_to_bf16(result[i]);
+        }
+    free(scratch);
+    free(prepared);
+}
+
+static struct cuda_launch launch_of(const struct cuda_step *step, bool overlap)
+{
+    struct cuda_launch l = {};
+    l.fault = &fault;
+    l.device = &device;
+    l.step = step;
+    l.overlap = overlap;
+    l.kernels = &kernels;
+    return l;
+}
+
+/* Some forwards, one after the other from pos0 on. */
+static void try_layer(struct layer *g, int64_t pos0, const int *rows_of, int forwards)
+{
+    char where[256];
+    const int wide = g->heads * g->head_dim, narrow = g->kv_heads * g->head_dim;
+    const size_t stride = (size_t)(wide + 2 * narrow + g->heads + random_below(3));
+    rings_fill(g, pos0);
+    for (int f = 0; f < forwards; f++) {
+        const int rows = rows_of[f];
+        snprintf(where, sizeof where,
+                 "heads %d/%d x %d, window %d, rotary %d, ring %lld, position %lld, rows %d, %d "
+                 "multiprocessors",
+                 g->heads, g->kv_heads, g->head_dim, g->window, g->rotary, (long long)g->capacity,
+                 (long long)pos0, rows, device.multiprocessors);
+        const size_t n = (size_t)rows * stride, out_n = (size_t)rows * (size_t)wide;
+        uint16_t *projected = (uint16_t *)malloc(n * 2);
+        for (size_t i = 0; i < n; i++)
+            projected[i] = random_bf16(2.5f);
+        uint16_t *expected = (uint16_t *)malloc(out_n * 2), *found = (uint16_t *)malloc(out_n * 2);
+        const bool only_append = random_below(8) == 0;
+
+        g->input->pos0 = pos0;
+        g->input->rows = rows;
+        const struct cuda_launch l = launch_of(g->step, random_below(2) == 0);
+        struct cuda_attend a = {};
+        a.w = &g->weights;
+        a.kv = &g->ring;
+        a.projected_stride = stride;
+        a.rows = rows;
+        a.chunks = cuda_chunks(pos0, rows);
+        a.scratch = g->scratch;
+        a.out = (uint16_t *)device_new(out_n * 2, NULL);
+        uint16_t *there = (uint16_t *)device_new(n * 2, projected);
+        a.projected = there;
+        cuda_set_step(&l, g->input, g->step);
+        if (only_append) {
+            cpu_attend(g, projected + wide, stride, 0, pos0, rows, NULL);
+            a.projected += wide;
+            cuda_append(&l, &a);
+        } else {
+            cpu_attend(g, projected, stride, wide, pos0, rows, expected);
+            cuda_attend(&l, &a);
+        }
+        if (fault.set) {
+            printf("%s: %s\n", where, fault.error.message);
+            exit(1);
+        }
+        if (!only_append) {
+            device_read(found, a.out, out_n * 2);
+            check_equal("output", where, found, expected, out_n);
+        }
+        rings_check(g, where);
+        cudaFree(a.out);
+        cudaFree(there);
+        free(projected);
+        free(expected);
+        free(found);
+        pos0 += rows;
+        if (failures > 20)
+            exit(1);
+    }
+}
+
+struct layer_case {
+    int heads, kv_heads, head_dim, window, rotary;
+    float input_scale;
+};
+
+static void test_layers(void)
+{
+    static const struct layer_case cases[] = {
+        {8, 2, 32, 128, 32, 1.0f},      {6, 1, 128, 512, 64, 1.3465736f},
+        {16, 2, 128, 512, 128, 1.0f},   {4, 4, 16, 0, 16, 1.0f},
+        {6, 2, 64, 0, 20, 1.0f},        {3, 1, 256, 0, 256, 1.0f},
+        {8, 1, 128, 0, 64, 1.3465736f}, {2, 1, 80, 5, 40, 1.0f},
+        {2, 2, 192, 256, 96, 1.0f},     {12, 2, 24, 300, 24, 1.0f},
+        {5, 1, 128, 257, 128, 1.0f},    {8, 8, 128, 1, 128, 1.0f},
+    };
+    static const int starts[] = {0, 1, 200, 255, 256, 500, 511, 767, 1000};
+    static const int shapes[][3] = {{1, 1, 1},  {2, 1, 3},  {4, 8, 1},
+                                    {16, 5, 6}, {17, 1, 2}, {33, 7, 1}};
+    static const int processors[] = {4, 24, 132};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const struct layer_case *k = &cases[c];
+        for (size_t s = 0; s < sizeof starts / sizeof *starts; s++) {
+            const size_t shape = (c * 5 + s) % (sizeof shapes / sizeof *shapes);
+            struct layer g = {};
+            g.heads = k->heads;
+            g.kv_heads = k->kv_heads;
+            g.head_dim = k->head_dim;
+            g.window = k->window;
+            g.rotary = k->rotary;
+            g.input_scale = k->input_scale;
+            g.positions = 1200;
+            int most = 0;
+            for (int f = 0; f < 3; f++)
+                most = shapes[shape][f] > most ? shapes[shape][f] : most;
+            g.capacity = k->window > 0 ? k->window + most - 1 + random_below(3) * 7 : g.positions;
+            layer_new(&g, most);
+            device.multiprocessors = processors[random_below(3)];
+            try_layer(&g, starts[s], shapes[shape], 3);
+            layer_free(&g);
+        }
+    }
+}
+
+/* Every number of rows over a seam of chunks and of the ring. */
+static void test_rows(void)
+{
+    for (int rows = 1; rows <= 18; rows++) {
+        struct layer g = {};
+        g.heads = rows % 2 == 0 ? 12 : 16;
+        g.kv_heads = 2;
+        g.head_dim = 128;
+        g.window = 300;
+        g.rotary = 128;
+        g.input_scale = 1.0f;
+        g.positions = 800;
+        g.capacity = 300 + rows - 1;
+        layer_new(&g, rows);
+        device.multiprocessors = rows % 3 == 0 ? 132 : 12;
+        const int twice[2] = {rows, rows};
+        try_layer(&g, 512 - rows / 2 - 1, twice, 2);
+        layer_free(&g);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    machine_float_enter();
+    device.multiprocessors = 4;
+    device.shared_most = 227 * 1024;
+    device.major = 9;
+    test_rows();
+    test_layers();
+    printf("%d checks, %d failed\n", checks, failures);
+    return failures > 0;
+}
