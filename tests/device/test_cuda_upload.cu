@@ -502,6 +502,15 @@ static void check_sharing(void)
               matrix_is(&cuda_weights_head(t.w, &heads[0])->output, &table),
           "one address, two orders");
 
+    /* fewer rows from the same address are another piece */
+    struct head_block fewer = heads[0];
+    fewer.output.out = 20;
+    CHECK(cuda_weights_take_head(t.w, &fewer) &&
+              matrix_is(&cuda_weights_head(t.w, &fewer)->output, &fewer.output) &&
+              cuda_weights_head(t.w, &fewer)->output.data !=
+                  cuda_weights_head(t.w, &heads[0])->output.data,
+          "shared with a larger one");
+
     cuda_weights_release(t.w, &owner[0]);
     CHECK(cuda_weights_head(t.w, &heads[0]) == NULL, "let go of");
     CHECK(cuda_weights_head(t.w, &heads[1]) != NULL &&

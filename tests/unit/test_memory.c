@@ -305,6 +305,34 @@ static void plan_says_what_it_leaves_out(void **state)
     assert_false(memory_plan_make(MEMORY_FULL, &n, &l, &p, &err));
 }
 
+static void device_is_full_or_refused(void **state)
+{
+    (void)state;
+    const uint64_t needed = (uint64_t)(1000 + 100 + 50 + 10 + 384) * MB;
+    struct memory_need n = need();
+    struct memory_plan p;
+    struct error err = {0};
+    const enum memory_profile asked[] = {MEMORY_AUTO, MEMORY_FULL};
+    for (int i = 0; i < 2; i++) {
+        assert_true(memory_plan_device(asked[i], &n, "NVIDIA H200", needed, &p, &err));
+        assert_true(p.device && p.fits && !p.lock);
+        assert_int_equal(p.profile, MEMORY_FULL);
+        assert_non_null(strstr(p.line, "memory of NVIDIA H200: 1.62 GB of 1.62 GB"));
+    }
+    assert_false(memory_plan_device(MEMORY_AUTO, &n, "NVIDIA H200", needed - 1, &p, &err));
+    assert_string_equal(err.name, "MEMORY-INSUFFICIENT");
+    assert_string_equal(err.file, "there");
+    assert_non_null(strstr(err.message, "1.62 GB needed on NVIDIA H200"));
+    assert_non_null(strstr(err.message, "1.62 GB of its memory are free"));
+
+    assert_false(memory_plan_device(MEMORY_LOW, &n, "NVIDIA H200", needed, &p, &err));
+    assert_string_equal(err.name, "badValue");
+    assert_string_equal(err.value, "low");
+
+    n.caches = UINT64_MAX;
+    assert_false(memory_plan_device(MEMORY_AUTO, &n, "NVIDIA H200", UINT64_MAX - 1, &p, &err));
+}
+
 static void names_of_profiles(void **state)
 {
     (void)state;
@@ -355,6 +383,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(nodes_with_memory_and_cores, make_root, remove_root),
         cmocka_unit_test(profile_on_both_sides_of_each_limit),
         cmocka_unit_test(plan_says_what_it_leaves_out),
+        cmocka_unit_test(device_is_full_or_refused),
         cmocka_unit_test(names_of_profiles),
         cmocka_unit_test(pages_are_zeroed_and_aligned),
     };

@@ -27,7 +27,12 @@ struct compute_backend {
     enum arithmetic (*arithmetic)(const struct compute *c);
     int (*threads)(const struct compute *c);
 
+    uint64_t (*matrix_bytes)(enum weight_format format, int out, int in); /* NULL: 0 */
     /* NULL: nothing to prepare, record or wait for */
+    void (*prepare_begin)(struct compute *c,
+                          void (*progress)(void *context, uint64_t done, uint64_t total),
+                          void *context, uint64_t total);
+    bool (*prepare_end)(struct compute *c, struct error *err);
     bool (*prepare_embedding)(struct compute *c, const struct weight_matrix *table,
                               struct error *err);
     bool (*prepare_attention)(struct compute *c, const struct attention_block *b,

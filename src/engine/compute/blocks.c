@@ -68,6 +68,13 @@ bool compute_device_memory(const struct compute_options *options, uint64_t *avai
     return b != NULL && b->device_memory != NULL && b->device_memory(options, available, source);
 }
 
+uint64_t compute_matrix_bytes(const struct compute_options *options, enum weight_format format,
+                              int out, int in)
+{
+    const struct compute_backend *b = find(options->backend);
+    return b != NULL && b->matrix_bytes != NULL ? b->matrix_bytes(format, out, in) : 0;
+}
+
 bool compute_new(const struct compute_options *options, const struct compute_shape *shape,
                  struct compute **out, struct error *err)
 {
@@ -123,6 +130,19 @@ enum arithmetic compute_arithmetic(const struct compute *c)
 int compute_threads(const struct compute *c)
 {
     return of(c)->threads(c);
+}
+
+void compute_prepare_begin(struct compute *c,
+                           void (*progress)(void *context, uint64_t done, uint64_t total),
+                           void *context, uint64_t total)
+{
+    if (of(c)->prepare_begin != NULL)
+        of(c)->prepare_begin(c, progress, context, total);
+}
+
+bool compute_prepare_end(struct compute *c, struct error *err)
+{
+    return of(c)->prepare_end == NULL || of(c)->prepare_end(c, err);
 }
 
 bool compute_prepare_embedding(struct compute *c, const struct weight_matrix *table,

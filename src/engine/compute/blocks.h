@@ -131,6 +131,9 @@ bool compute_check(const struct compute_options *options, struct error *err);
  * false, and nothing written, for one that works in the machine's own. */
 bool compute_device_memory(const struct compute_options *options, uint64_t *available,
                            char source[96]);
+/* Bytes that a matrix takes there; 0: nothing, it is read where the checkpoint has it. */
+uint64_t compute_matrix_bytes(const struct compute_options *options, enum weight_format format,
+                              int out, int in);
 
 /* Errors: those of compute_check, CPU-UNSUPPORTED (an instruction set that this machine lacks or an
  * unknown name), OUT-OF-MEMORY. */
@@ -161,6 +164,11 @@ struct attention_block;
 struct ffn_block;
 struct head_block;
 struct context_block;
+/* Around them. progress (or NULL) hears how many of `total` bytes of the checkpoint were copied. */
+void compute_prepare_begin(struct compute *c,
+                           void (*progress)(void *context, uint64_t done, uint64_t total),
+                           void *context, uint64_t total);
+bool compute_prepare_end(struct compute *c, struct error *err);
 bool compute_prepare_embedding(struct compute *c, const struct weight_matrix *table,
                                struct error *err);
 bool compute_prepare_attention(struct compute *c, const struct attention_block *b,

@@ -6,6 +6,9 @@
 /* The program, its threads' stacks, a tokenizer. */
 static const uint64_t other = (uint64_t)32 << 20;
 
+/* On a device: buffers that weights come through, recordings, what is lost by whole pages. */
+static const uint64_t other_of_device = (uint64_t)384 << 20;
+
 static const char *const names[] = {
     [MEMORY_AUTO] = "auto", [MEMORY_FULL] = "full", [MEMORY_LOW] = "low"};
 
@@ -130,5 +133,33 @@ bool memory_plan_make(enum memory_profile asked, const struct memory_need *n,
     out->fits = l->available >= sum(n->weights, t.data);
     out->lock = out->profile == MEMORY_FULL && n->weights <= l->lockable;
     describe(asked, n, l, &t, out);
+    return true;
+}
+
+bool memory_plan_device(enum memory_profile asked, const struct memory_need *n, const char *device,
+                        uint64_t available, struct memory_plan *out, struct error *err)
+{
+    char text[4][32];
+    const uint64_t needed =
+        sum(sum(sum(n->weights, n->caches), sum(n->scratch, n->tables)), other_of_device);
+    *out = (struct memory_plan){.profile = MEMORY_FULL, .fits = true, .device = true};
+    if (asked == MEMORY_LOW) {
+        error_set(err, "badValue",
+                  "badValue(--memory-profile): %s keeps all weights in its own memory, there is no "
+                  "low profile",
+                  device);
+        return error_at(err, NULL, "--memory-profile", names[asked]);
+    }
+    if (needed > available) {
+        error_set(err, "MEMORY-INSUFFICIENT",
+                  "%s needed on %s (of it %s for weights, %s for keys and values), %s of its "
+                  "memory are free; lower --context, or end what else uses it",
+                  memory_text(needed, text[0]), device, memory_text(n->weights, text[1]),
+                  memory_text(n->caches, text[2]), memory_text(available, text[3]));
+        return error_at(err, n->folder, NULL, NULL);
+    }
+    snprintf(out->line, sizeof out->line,
+             "memory of %s: %s of %s that are free; weights are copied to it", device,
+             memory_text(needed, text[0]), memory_text(available, text[1]));
     return true;
 }

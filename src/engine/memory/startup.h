@@ -22,6 +22,9 @@ struct memory_request {
     enum memory_profile profile;
     /* One line, before loading. May be NULL. */
     void (*announce)(void *context, const char *line);
+    /* The device that they are copied to, before the first progress; never called where they stay
+     * in the machine's memory. May be NULL. */
+    void (*destination)(void *context, const char *device);
     /* While weights are copied, at the latest every few hundred milliseconds. May be NULL. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *context;
@@ -41,11 +44,16 @@ struct memory_plan {
     enum memory_profile profile; /* full or low */
     bool fits;                   /* low: all weights can stay in memory */
     bool lock;                   /* full: RLIMIT_MEMLOCK leaves room for the weights */
+    bool device;                 /* full: all of it in a device's memory; files stay mapped */
     char line[400];              /* what was chosen and why */
 };
 
 /* Error MEMORY-INSUFFICIENT: needed, left, by which limit, and what to lower. */
 bool memory_plan_make(enum memory_profile asked, const struct memory_need *n,
                       const struct memory_limits *l, struct memory_plan *out, struct error *err);
+/* The same for a device with memory of its own, of which so much is free; weights are as they lie
+ * there. There is no low profile: badValue. */
+bool memory_plan_device(enum memory_profile asked, const struct memory_need *n, const char *device,
+                        uint64_t available, struct memory_plan *out, struct error *err);
 
 #endif

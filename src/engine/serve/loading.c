@@ -37,12 +37,18 @@ static void announce(void *context, const char *line)
     text_copy(l->line, sizeof l->line, line);
 }
 
+static void name_device(void *context, const char *device)
+{
+    struct loading *l = context;
+    snprintf(l->phase, sizeof l->phase, "loading to %s", device);
+}
+
 static void show_copied(void *context, uint64_t done, uint64_t total)
 {
     struct loading *l = context;
     const double moment = 0.2;
     if (!l->begun)
-        progress_begin(&l->progress, "copying weights", "bytes", total);
+        progress_begin(&l->progress, l->phase[0] ? l->phase : "copying weights", "bytes", total);
     l->begun = done < total;
     if (clock_seconds(l->progress.started_ns) > moment)
         loading_say(l);
@@ -53,8 +59,11 @@ static void show_copied(void *context, uint64_t done, uint64_t total)
 
 struct memory_request loading_request(struct loading *l, enum memory_profile profile)
 {
-    return (struct memory_request){
-        .profile = profile, .announce = announce, .progress = show_copied, .context = l};
+    return (struct memory_request){.profile = profile,
+                                   .announce = announce,
+                                   .destination = name_device,
+                                   .progress = show_copied,
+                                   .context = l};
 }
 
 json_t *loading_memory_json(enum memory_profile profile)

@@ -15,7 +15,8 @@ bool loading_choose_profile(const char *flag, enum memory_profile *out, struct e
 
 struct loading { /* zeroed; lives as long as the request is in use */
     struct progress progress;
-    char line[400]; /* the announcement, until it was said */
+    char line[400];  /* the announcement, until it was said */
+    char phase[128]; /* "loading to NVIDIA H200"; empty: weights are copied in memory */
     bool announced, begun;
 };
 /* A request whose copying shows progress on stderr when it takes more than a moment. */
