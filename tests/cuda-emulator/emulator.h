@@ -32,6 +32,11 @@ void emulator_named_barrier(int number, int threads, EMULATOR_PLACE);
 /* griddepcontrol.wait. In a launch with programmatic serialization every thread must come here
  * exactly once, or not at all in the whole launch; anything else aborts. */
 void emulator_dependency_wait(void);
+/* cp.async: the copy is made when its thread waits for its group, so that a wait that is missing or
+ * too short shows. commit ends a group; wait is for all but the last `left` groups. */
+void emulator_copy_async(void *shared, const void *global, unsigned bytes);
+void emulator_copy_commit(void);
+void emulator_copy_wait(unsigned left);
 /* Lets the other threads of the block (of the grid, in a cooperative launch) go on: for loops that
  * wait for memory. Aborts where nothing else moves. */
 void emulator_yield(void);
@@ -108,8 +113,12 @@ enum {
 /* How threads and blocks are ordered. */
 enum emulator_order { EMULATOR_FORWARD, EMULATOR_REVERSE, EMULATOR_SHUFFLE };
 
-/* Runs a grid to its end on this thread. */
-void emulator_run(const struct emulator_launch *l, enum emulator_order order, uint64_t seed);
+/* Runs a grid on this thread, to its end; early > 0: a programmatic one may stay behind, begun,
+ * with at most early - 1 others (grid.cpp). */
+void emulator_run(const struct emulator_launch *l, enum emulator_order order, uint64_t seed,
+                  unsigned early);
+/* Ends those that stayed behind. */
+void emulator_finish(void);
 /* The running kernel, or NULL. */
 const void *emulator_running(void);
 

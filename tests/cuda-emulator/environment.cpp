@@ -47,6 +47,7 @@ static void read_environment(void)
     runtime.memory = number_of("CUDA_EMULATOR_MEMORY", (size_t)16 << 30);
     runtime.devices = (int)number_of("CUDA_EMULATOR_DEVICES", 1);
     runtime.driver = (int)number_of("CUDA_EMULATOR_DRIVER", RUNTIME);
+    runtime.early = (unsigned)number_of("CUDA_EMULATOR_EARLY", 0);
     runtime.major = 9;
     runtime.minor = 0;
     const char *cc = getenv("CUDA_EMULATOR_CC");
@@ -123,6 +124,8 @@ __thread bool runtime_capturing;
 
 cudaError_t runtime_enter(const char *call, cudaError_t failure, int flags)
 {
+    if (!(flags & GOES_ON))
+        emulator_finish();
     if (counted(call))
         return runtime_result(failure);
     if (!(flags & NO_DEVICE)) {

@@ -64,5 +64,6 @@ void fiber_free(struct fiber *f)
 {
     if (f->map != NULL)
         munmap(f->map, GUARD + FIBER_STACK);
+    free(f->copies);
     free(f);
 }

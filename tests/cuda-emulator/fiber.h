@@ -16,7 +16,16 @@ enum { FIBER_STACK = 64 * 1024 };
 #include <ucontext.h>
 #endif
 
+/* A copy that its thread has not waited for: which of its groups it is of. */
+struct copy_under_way {
+    void *to;
+    const void *from;
+    unsigned bytes, group;
+};
+
 struct fiber {
+    struct copy_under_way *copies;
+    unsigned copy_count, copy_room, group;
 #ifdef __x86_64__
     void *sp;
 #else

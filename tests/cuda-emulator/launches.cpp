@@ -31,7 +31,7 @@ static cudaError_t image_error(void)
 
 cudaError_t emulator_set_attribute(const void *kernel, enum cudaFuncAttribute a, int value)
 {
-    ENTER("cudaFuncSetAttribute", cudaErrorInvalidValue, ANYWHERE);
+    ENTER("cudaFuncSetAttribute", cudaErrorInvalidValue, GOES_ON);
     if (image_error() != cudaSuccess)
         return runtime_result(image_error());
     if (a == cudaFuncAttributePreferredSharedMemoryCarveout)
@@ -96,7 +96,7 @@ static void run_launch(const void *payload)
     memcpy(&l, payload, sizeof l);
     l.closure = (const unsigned char *)payload + sizeof l;
     __atomic_add_fetch(&runtime.launches, 1, __ATOMIC_RELAXED);
-    emulator_run(&l, runtime.order, runtime.seed);
+    emulator_run(&l, runtime.order, runtime.seed, runtime.early);
 }
 
 static cudaError_t launch_error(const struct emulator_launch *l)
@@ -118,13 +118,13 @@ static cudaError_t launch_error(const struct emulator_launch *l)
 
 cudaError_t emulator_submit(const char *call, const struct emulator_launch *l, cudaStream_t stream)
 {
-    ENTER(call, cudaErrorLaunchFailure, ANYWHERE);
+    ENTER(call, cudaErrorLaunchFailure, GOES_ON);
     const cudaError_t e = launch_error(l);
     if (e != cudaSuccess)
         return runtime_result(e);
     if (!runtime_is_captured(stream)) {
         __atomic_add_fetch(&runtime.launches, 1, __ATOMIC_RELAXED);
-        emulator_run(l, runtime.order, runtime.seed);
+        emulator_run(l, runtime.order, runtime.seed, runtime.early);
         return cudaSuccess;
     }
     static_assert(sizeof *l % alignof(max_align_t) == 0, "a closure lies behind the launch");

@@ -27,6 +27,7 @@ struct runtime {
     bool read;
     enum emulator_order order;
     uint64_t seed;
+    unsigned early;
     size_t memory;
     int devices, driver, major, minor;
     struct {
@@ -49,7 +50,7 @@ extern __thread bool runtime_capturing;
 /* Remembers an error as the thread's last one; returns it. */
 cudaError_t runtime_result(cudaError_t e);
 
-enum { ANYWHERE = 0, NOT_CAPTURING = 1, NO_DEVICE = 2 };
+enum { ANYWHERE = 0, NOT_CAPTURING = 1, NO_DEVICE = 2, GOES_ON = 4 /* waits for nothing */ };
 /* Begins a call: cudaSuccess, or why it fails at once. */
 cudaError_t runtime_enter(const char *call, cudaError_t failure, int flags);
 

@@ -4,23 +4,17 @@
  * memory is exchanged where the block changes. */
 #include "scheduler.h"
 
-#include "engine/compute/cpu/machine.h"
-
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/asan_interface.h>
-#endif
-
 const char *const emulator_operations[] = {
     "nothing",        "__syncthreads",  "__syncthreads_count", "__syncwarp",
     "a shuffle",      "a vote",         "__reduce_sync",       "__match_any_sync",
     "a warp product", "a warp product", "a named barrier",     "the grid's barrier",
-    "a waiting loop"};
+    "pdl_wait",       "a waiting loop"};
 
 __thread struct emulator_thread emulator_thread;
 __thread struct uint3 emulator_block_index;
@@ -58,7 +52,7 @@ void emulator_abort(const char *format, ...)
 
 /* ---- Which thread is next ---- */
 
-static unsigned next_random(struct scheduler *s)
+unsigned emulator_random(struct scheduler *s)
 {
     s->random = s->random * 6364136223846793005u + 1442695040888963407u;
     return (unsigned)(s->random >> 33);
@@ -70,12 +64,12 @@ static int any_bit(struct scheduler *s, unsigned mask)
         return __builtin_ctz(mask);
     if (s->order == EMULATOR_REVERSE)
         return 31 - __builtin_clz(mask);
-    const unsigned by = next_random(s) & 31;
+    const unsigned by = emulator_random(s) & 31;
     const unsigned turned = mask >> by | (by ? mask << (32 - by) : 0);
     return (int)((__builtin_ctz(turned) + by) & 31);
 }
 
-static void exchange_shared(struct scheduler *s, unsigned char *saved, bool save)
+void emulator_exchange_shared(struct scheduler *s, unsigned char *saved, bool save)
 {
     memcpy(save ? saved : emulator_shared, save ? emulator_shared : saved, s->launch->shared);
     saved += s->launch->shared;
@@ -94,8 +88,8 @@ static bool change_block(struct scheduler *s)
         struct block *b = &s->blocks[(own + i) % s->resident];
         if (!b->runnable_warps)
             continue;
-        exchange_shared(s, s->block->shared, true);
-        exchange_shared(s, b->shared, false);
+        emulator_exchange_shared(s, s->block->shared, true);
+        emulator_exchange_shared(s, b->shared, false);
         s->block = b;
         s->warp = &b->warp[0];
         emulator_block_index = b->index;
@@ -148,10 +142,10 @@ static void describe_deadlock(struct scheduler *s)
     emulator_abort("threads wait for ever: %s; %d have ended", places ? text : "none", exited);
 }
 
-/* Takes the next runnable thread: it is the current one then. after: in turn behind the one that
- * yields.
+/* Takes the next runnable thread: it is the current one then. False: none goes on in the early
+ * part. after: in turn behind the one that yields.
  */
-static void take(struct scheduler *s, bool after)
+static bool take(struct scheduler *s, bool after)
 {
     struct block *b = s->block;
     int w = (int)(s->warp - b->warp), lane;
@@ -170,11 +164,14 @@ static void take(struct scheduler *s, bool after)
             lane = __builtin_ctz(b->warp[w].runnable);
         }
     } else {
-        if (after && s->resident > 1 && next_random(s) % 4 == 0 && change_block(s))
+        if (after && s->resident > 1 && emulator_random(s) % 4 == 0 && change_block(s))
             b = s->block;
         if (!b->runnable_warps) {
-            if (s->resident <= 1 || !change_block(s))
+            if (s->resident <= 1 || !change_block(s)) {
+                if (s->early && s->parked > 0)
+                    return false;
                 describe_deadlock(s);
+            }
             b = s->block;
             w = any_bit(s, b->runnable_warps);
         } else if (s->order == EMULATOR_SHUFFLE || !(b->runnable_warps >> w & 1)) {
@@ -190,6 +187,7 @@ static void take(struct scheduler *s, bool after)
     s->lane = lane;
     s->thread = w * LANES + lane;
     emulator_thread = s->places[s->thread];
+    return true;
 }
 
 static void fiber_run(void);
@@ -212,10 +210,11 @@ static struct fiber *take_fiber(struct scheduler *s)
 static void go_on(struct scheduler *s, bool ended, bool after)
 {
     struct fiber *self = s->fiber, *to;
-    take(s, after);
-    if (s->warp->started >> s->lane & 1) {
+    if (!take(s, after))
+        to = &s->host;
+    else if (s->warp->started >> s->lane & 1)
         to = s->block->fiber[s->thread];
-    } else {
+    else {
         to = ended ? self : take_fiber(s);
         s->warp->started |= 1u << s->lane;
         s->block->fiber[s->thread] = to;
@@ -249,6 +248,7 @@ static void thread_ended(struct scheduler *s)
     const unsigned bit = 1u << s->lane;
     warp->exited |= bit;
     b->live--;
+    s->fiber->copy_count = s->fiber->group = 0; /* nobody waited for them */
     s->yields = 0;
     if (b->dependency[s->thread])
         s->waited++;
@@ -290,99 +290,18 @@ static void fiber_run(void)
     }
 }
 
-/* ---- Blocks ---- */
-
-static void poison_shared(struct scheduler *s)
-{
-    memset(emulator_shared, 0xff, s->launch->shared);
-    for (size_t i = 0; i < s->range_count; i++)
-        memset(emulator_shared + s->ranges[i].offset, 0xff, s->ranges[i].bytes);
-}
-
-static void check_shared(struct scheduler *s)
-{
-    for (size_t i = 0; i < EMULATOR_SHARED_GUARD; i += 8) {
-        uint64_t v;
-        memcpy(&v, emulator_shared + s->launch->shared + i, 8);
-        if (~v != 0)
-            emulator_abort("wrote behind its %zu bytes of dynamic shared memory",
-                           s->launch->shared);
-    }
-}
-
-static void block_begin(struct scheduler *s, struct block *b, uint64_t number)
-{
-    const struct emulator_launch *l = s->launch;
-    const uint64_t plane = (uint64_t)l->grid.x * l->grid.y;
-    b->index.x = (unsigned)(number % l->grid.x);
-    b->index.y = (unsigned)(number % plane / l->grid.x);
-    b->index.z = (unsigned)(number / plane);
-    b->threads = (int)(l->block.x * l->block.y * l->block.z);
-    b->warps = (b->threads + LANES - 1) / LANES;
-    b->live = b->threads;
-    b->arrived = 0;
-    b->sum = 0;
-    b->runnable_warps = b->warps == 32 ? ~0u : (1u << b->warps) - 1;
-    for (int w = 0; w < b->warps; w++) {
-        struct warp *warp = &b->warp[w];
-        const int lanes = b->threads - w * LANES;
-        warp->existing = lanes >= LANES ? ~0u : (1u << lanes) - 1;
-        warp->runnable = warp->existing;
-        warp->started = warp->exited = 0;
-        warp->groups = 0;
-    }
-    for (int i = 0; i < NAMED_BARRIERS; i++)
-        b->named[i].arrived = 0;
-    memset(b->dependency, 0, (size_t)b->threads);
-}
-
-static void blocks_run(struct scheduler *s)
+void emulator_schedule(struct scheduler *s)
 {
     s->warp = &s->block->warp[0];
     emulator_block_index = s->block->index;
-    if (s->order != EMULATOR_FORWARD)
-        s->warp = &s->block->warp[any_bit(s, s->block->runnable_warps)];
+    s->warp = &s->block->warp[any_bit(s, s->block->runnable_warps)];
     take(s, false);
-    s->fiber = take_fiber(s);
-    s->warp->started |= 1u << s->lane;
-    s->block->fiber[s->thread] = s->fiber;
+    if (!(s->warp->started >> s->lane & 1)) {
+        s->block->fiber[s->thread] = take_fiber(s);
+        s->warp->started |= 1u << s->lane;
+    }
+    s->fiber = s->block->fiber[s->thread];
     fiber_switch(&s->host, s->fiber);
-}
-
-static void run_cooperative(struct scheduler *s, uint64_t count)
-{
-    const size_t bytes = s->launch->shared + s->range_bytes + 1;
-    struct block *blocks = (struct block *)calloc(count, sizeof *blocks);
-    unsigned char *saved = (unsigned char *)malloc(count * bytes), *const single = saved;
-    struct block *const own = s->blocks;
-    if (blocks == NULL || saved == NULL)
-        emulator_abort("no memory for %llu blocks at once", (unsigned long long)count);
-    poison_shared(s);
-    for (uint64_t i = 0; i < count; i++) {
-        block_begin(s, &blocks[i], i);
-        blocks[i].shared = saved;
-        exchange_shared(s, saved, true);
-        saved += bytes;
-    }
-    s->blocks = blocks;
-    s->resident = count;
-    s->block = &blocks[s->order == EMULATOR_REVERSE ? count - 1 : 0];
-    blocks_run(s);
-    check_shared(s);
-    s->blocks = s->block = own;
-    s->resident = 1;
-    free(blocks);
-    free(single);
-}
-
-static uint64_t greatest_common(uint64_t a, uint64_t b)
-{
-    while (b) {
-        const uint64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
 }
 
 static void scheduler_free(void *p)
@@ -402,7 +321,7 @@ static void make_key(void)
     pthread_key_create(&current_key, scheduler_free);
 }
 
-static struct scheduler *scheduler_get(void)
+struct scheduler *emulator_scheduler(void)
 {
     if (emulator_current != NULL)
         return emulator_current;
@@ -417,67 +336,4 @@ static struct scheduler *scheduler_get(void)
     pthread_setspecific(current_key, s);
     emulator_current = s;
     return s;
-}
-
-static void set_places(struct scheduler *s, dim3 shape)
-{
-    int at = 0;
-    if (s->shape.x == shape.x && s->shape.y == shape.y && s->shape.z == shape.z)
-        return;
-    for (unsigned z = 0; z < shape.z; z++)
-        for (unsigned y = 0; y < shape.y; y++)
-            for (unsigned x = 0; x < shape.x; x++, at++)
-                s->places[at] = {{x, y, z}, (unsigned)at % LANES};
-    s->shape = shape;
-}
-
-void emulator_run(const struct emulator_launch *l, enum emulator_order order, uint64_t seed)
-{
-    struct scheduler *s = scheduler_get();
-    const uint64_t count = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
-    uint64_t step = 1, at = 0;
-    if (s->launch != NULL)
-        emulator_abort("launches a kernel from a kernel");
-    set_places(s, l->block);
-    s->order = order;
-    s->random = seed;
-    s->range_count = emulator_kernel_shared(l->kernel, &s->ranges, &s->range_bytes);
-    s->waited = s->unwaited = 0;
-    s->grid_arrived = 0;
-    s->yields = 0;
-    s->launch = l;
-    emulator_block_size = l->block;
-    emulator_grid_size = l->grid;
-    const uint64_t mode = machine_float_enter();
-    memset(emulator_shared + l->shared, 0xff, EMULATOR_SHARED_GUARD);
-#ifdef __SANITIZE_ADDRESS__
-    const size_t behind = (l->shared + 7) / 8 * 8;
-#endif
-    if (order == EMULATOR_REVERSE) {
-        step = count - 1;
-        at = count - 1;
-    } else if (order == EMULATOR_SHUFFLE) {
-        at = next_random(s) % count;
-        do
-            step = next_random(s) % count + 1;
-        while (greatest_common(step, count) != 1);
-    }
-    if (l->cooperative) {
-        run_cooperative(s, count);
-    } else {
-        for (uint64_t i = 0; i < count; i++, at = (at + step) % count) {
-            block_begin(s, s->block, at);
-            poison_shared(s);
-#ifdef __SANITIZE_ADDRESS__
-            __asan_poison_memory_region(emulator_shared + behind, EMULATOR_SHARED_GUARD - 8);
-#endif
-            blocks_run(s);
-#ifdef __SANITIZE_ADDRESS__
-            __asan_unpoison_memory_region(emulator_shared + behind, EMULATOR_SHARED_GUARD - 8);
-#endif
-            check_shared(s);
-        }
-    }
-    machine_float_leave(mode);
-    s->launch = NULL;
 }

@@ -28,6 +28,7 @@ enum operation {
     OP_TOGETHER,
     OP_NAMED,
     OP_GRID,
+    OP_DEPENDENCY,
     OP_YIELD
 };
 extern const char *const emulator_operations[];
@@ -46,6 +47,7 @@ struct group {
 
 struct warp {
     unsigned existing, runnable, started, exited;
+    unsigned parked; /* at emulator_dependency_wait, until the launches before have ended */
     int groups;
     struct group group[MOST_GROUPS];
     uint64_t value[LANES], result[LANES];
@@ -80,9 +82,9 @@ struct scheduler {
 
     const struct emulator_launch *launch;
     enum emulator_order order;
-    uint64_t random;
+    uint64_t seed, random;
     struct block *block, *blocks;
-    size_t resident, resident_most;
+    size_t resident; /* blocks that are there at once: behind `blocks` */
     int thread, lane;
     struct warp *warp;
 
@@ -93,6 +95,8 @@ struct scheduler {
     size_t range_count, range_bytes;
     uint64_t grid_arrived;
     int64_t yields;
+    bool early;              /* threads park at emulator_dependency_wait */
+    size_t parked;           /* how many have */
     size_t waited, unwaited; /* threads that came to emulator_dependency_wait, or ended without */
 };
 
@@ -102,5 +106,15 @@ extern __thread struct scheduler *emulator_current;
 void emulator_wait(struct scheduler *s, enum operation op, const char *file, int line);
 /* Lets the others of the block that can go on have a turn. */
 void emulator_give_way(struct scheduler *s);
+
+/* ---- For grid.cpp ---- */
+
+struct scheduler *emulator_scheduler(void);
+/* From the host: runs threads of s->block, and of the other resident ones, until all have ended, or
+ * in the early part until none goes on. */
+void emulator_schedule(struct scheduler *s);
+/* Between a block's own memory and the shared memory that kernels see. */
+void emulator_exchange_shared(struct scheduler *s, unsigned char *saved, bool save);
+unsigned emulator_random(struct scheduler *s);
 
 #endif

@@ -306,10 +306,12 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t stream)
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
 {
-    ENTER("cudaGraphLaunch", cudaErrorLaunchFailure, ANYWHERE);
+    ENTER("cudaGraphLaunch", cudaErrorLaunchFailure, GOES_ON);
     if (graph == NULL)
         return runtime_result(cudaErrorInvalidValue);
     for (const struct CUgraphNode_st *n = graph->graph.first; n != NULL; n = n->next) {
+        if (n->type != cudaGraphNodeTypeKernel)
+            emulator_finish();
         const cudaError_t e = runtime_submit(stream, n->type, n->run, n->payload, n->bytes);
         if (e != cudaSuccess)
             return runtime_result(e);

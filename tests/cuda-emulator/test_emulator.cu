@@ -52,14 +52,20 @@ static void compute(void (*kernel)(uint32_t *, Arguments...), dim3 grid, dim3 bl
         cudaSuccess);
 }
 
+static void forget_environment(void)
+{
+    const char *const names[] = {"FAIL", "MEMORY", "DEVICES", "DRIVER", "CC", "EARLY"};
+    for (const char *name : names) {
+        char whole[64];
+        snprintf(whole, sizeof whole, "CUDA_EMULATOR_%s", name);
+        unsetenv(whole);
+    }
+}
+
 static int set_up(void **state)
 {
     (void)state;
-    unsetenv("CUDA_EMULATOR_FAIL");
-    unsetenv("CUDA_EMULATOR_MEMORY");
-    unsetenv("CUDA_EMULATOR_DEVICES");
-    unsetenv("CUDA_EMULATOR_DRIVER");
-    unsetenv("CUDA_EMULATOR_CC");
+    forget_environment();
     set_order("forward");
     return cudaMalloc(&device_words, sizeof host_words) == cudaSuccess ? 0 : -1;
 }
@@ -67,12 +73,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    const char *const names[] = {"FAIL", "MEMORY", "DEVICES", "DRIVER", "CC"};
-    for (const char *name : names) {
-        char whole[64];
-        snprintf(whole, sizeof whole, "CUDA_EMULATOR_%s", name);
-        unsetenv(whole);
-    }
+    forget_environment();
     set_order("forward");
     return cudaFree(device_words) == cudaSuccess ? 0 : -1;
 }
@@ -384,7 +385,112 @@ static void test_named_barriers(void **state)
     }
 }
 
+static __global__ void copies(uint32_t *out, unsigned left)
+{
+    __shared__ __align__(16) uint32_t words[2][128];
+    const unsigned t = threadIdx.x;
+    for (unsigned half = 0; half < 2; half++) {
+        emulator_copy_async(&words[half][t * 4], out + half * 128 + t * 4, 16);
+        emulator_copy_commit();
+    }
+    emulator_copy_wait(left);
+    __syncthreads();
+    out[1000 + t] = words[0][127 - t];
+    out[1100 + t] = words[1][127 - t];
+}
+
+static void test_copies_arrive_when_waited_for(void **state)
+{
+    (void)state;
+    compute(copies, 1, 32, 0, 0u);
+    assert_int_equal(host_words[1000], 0);
+    assert_int_equal(host_words[1100], 0);
+    compute(copies, 1, 32, 0, 1u);
+    assert_int_equal(host_words[1000], 0);
+    assert_int_equal(host_words[1100], ALL);
+    compute(copies, 1, 32, 0, 2u);
+    assert_int_equal(host_words[1000], ALL);
+    assert_int_equal(host_words[1131], ALL);
+}
+
 /* ---- Grids ---- */
+
+enum { LINK_THREADS = 128, LINK_BLOCKS = 80 };
+
+/* out[i] = from[i] + 1, read in time or before the launches in front have ended. */
+static __global__ void chain_link(uint32_t *out, const uint32_t *from, bool too_early)
+{
+    __shared__ uint32_t kept[LINK_THREADS];
+    const unsigned i = blockIdx.x % 8 * LINK_THREADS + threadIdx.x;
+    kept[threadIdx.x] = blockIdx.x;
+    uint32_t v = too_early ? from[i] : 0;
+    __syncthreads();
+    emulator_dependency_wait();
+    v = too_early ? v : from[i];
+    __syncthreads();
+    if (blockIdx.x < 8)
+        out[i] = v + 1;
+    else if (kept[(threadIdx.x + 1) % LINK_THREADS] != blockIdx.x)
+        out[i] = 0;
+}
+
+static void run_chain(bool too_early, cudaStream_t stream)
+{
+    cudaLaunchConfig_t c = {};
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    c.gridDim = LINK_BLOCKS;
+    c.blockDim = LINK_THREADS;
+    c.stream = stream;
+    c.attrs = &attribute;
+    c.numAttrs = 1;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(cudaLaunchKernelEx(&c, chain_link, device_words + (i + 1) * 1024,
+                                            (const uint32_t *)device_words + i * 1024, too_early),
+                         cudaSuccess);
+}
+
+static void get_words(void)
+{
+    assert_int_equal(
+        cudaMemcpy(host_words, device_words, sizeof host_words, cudaMemcpyDeviceToHost),
+        cudaSuccess);
+}
+
+static void test_early_launches(void **state)
+{
+    (void)state;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    assert_int_equal(cudaStreamCreate(&stream), cudaSuccess);
+    for (const char *order : orders) {
+        /* in turn nobody sees that it is read too early; where launches begin early it shows */
+        for (unsigned early = 0; early < 3; early++) {
+            setenv("CUDA_EMULATOR_EARLY", early == 0 ? "0" : early == 1 ? "1" : "2", 1);
+            set_order(order);
+            assert_int_equal(cudaMemset(device_words, 0, sizeof host_words), cudaSuccess);
+            run_chain(false, NULL);
+            get_words();
+            for (int i = 0; i < 1024; i++)
+                assert_int_equal(host_words[3 * 1024 + i], 3);
+            assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                             cudaSuccess);
+            run_chain(true, stream);
+            assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+            assert_int_equal(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+            assert_int_equal(cudaMemset(device_words, 0, sizeof host_words), cudaSuccess);
+            assert_int_equal(cudaGraphLaunch(exec, stream), cudaSuccess);
+            get_words();
+            if (order == orders[0]) /* of other orders, other blocks begin early */
+                assert_int_equal(host_words[3 * 1024], early == 0 ? 3 : 1);
+            assert_int_equal(cudaGraphExecDestroy(exec), cudaSuccess);
+            assert_int_equal(cudaGraphDestroy(graph), cudaSuccess);
+        }
+    }
+    assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
+}
 
 static __global__ void grid_work(uint32_t *out)
 {
@@ -948,12 +1054,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-        TEST(test_indices),    TEST(test_shuffles),       TEST(test_votes),
-        TEST(test_products),   TEST(test_blocks),         TEST(test_poison),
-        TEST(test_atomics),    TEST(test_named_barriers), TEST(test_cooperative),
-        TEST(test_arithmetic), TEST(test_races_show),     TEST(test_bad_kernels_abort),
-        TEST(test_memory),     TEST(test_graphs),         TEST(test_launch_limits),
-        TEST(test_failures),   TEST(test_devices),
+        TEST(test_indices),        TEST(test_shuffles),
+        TEST(test_votes),          TEST(test_products),
+        TEST(test_blocks),         TEST(test_poison),
+        TEST(test_atomics),        TEST(test_named_barriers),
+        TEST(test_cooperative),    TEST(test_copies_arrive_when_waited_for),
+        TEST(test_early_launches), TEST(test_arithmetic),
+        TEST(test_races_show),     TEST(test_bad_kernels_abort),
+        TEST(test_memory),         TEST(test_graphs),
+        TEST(test_launch_limits),  TEST(test_failures),
+        TEST(test_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 
 #include "engine/compute/cpu/machine.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static struct scheduler *running(const char *what)
@@ -328,6 +329,48 @@ void emulator_dependency_wait(void)
     if (s->block->dependency[s->thread])
         emulator_abort("waits twice for the launches before (pdl_wait)");
     s->block->dependency[s->thread] = 1;
+    if (!s->early)
+        return;
+    s->warp->parked |= 1u << s->lane;
+    s->parked++;
+    emulator_wait(s, OP_DEPENDENCY, NULL, 0);
+}
+
+void emulator_copy_async(void *shared, const void *global, unsigned bytes)
+{
+    struct fiber *f = running("cp.async")->fiber;
+    if ((bytes != 4 && bytes != 8 && bytes != 16) ||
+        ((uintptr_t)shared | (uintptr_t)global) % bytes != 0)
+        emulator_abort("cp.async of %u bytes from %p to %p: not aligned", bytes, global, shared);
+    if (f->copy_count == f->copy_room) {
+        const unsigned room = f->copy_room ? 2 * f->copy_room : 16;
+        struct copy_under_way *more =
+            (struct copy_under_way *)realloc(f->copies, room * sizeof *more);
+        if (more == NULL)
+            emulator_abort("no memory for a copy");
+        f->copies = more;
+        f->copy_room = room;
+    }
+    f->copies[f->copy_count++] = {shared, global, bytes, f->group};
+}
+
+void emulator_copy_commit(void)
+{
+    running("cp.async.commit_group")->fiber->group++;
+}
+
+void emulator_copy_wait(unsigned left)
+{
+    struct fiber *f = running("cp.async.wait_group")->fiber;
+    unsigned kept = 0;
+    for (unsigned i = 0; i < f->copy_count; i++) {
+        const struct copy_under_way *c = &f->copies[i];
+        if (c->group + left < f->group)
+            memcpy(c->to, c->from, c->bytes);
+        else
+            f->copies[kept++] = *c;
+    }
+    f->copy_count = kept;
 }
 
 float emulator_multiply_keep(float a, float b)
