@@ -238,6 +238,7 @@ struct linear_shape {
         m = warp_rows / 16,
         n = warp_outs / 8,
         x_bytes = rows * STEP_BYTES,
+        w_pieces = int8 ? STEP / 16 : STEP_PIECES, /* of a row: of its codes or weights */
         /* int8: codes, then the scales and the biases of 8 blocks */
         w_row_bytes = int8 ? STEP + 32 : STEP_BYTES,
         w_bytes = outs * w_row_bytes,
@@ -247,6 +248,8 @@ struct linear_shape {
         /* the smaller tile runs beside a second block */
         blocks = 1
     };
+    static_assert(rows * STEP_PIECES % threads == 0 && outs * STEP_PIECES % threads == 0,
+                  "every thread copies as much");
     static_assert((groups - 1) * row_warps * out_warps * 32 * m * n * 16 <= stages * stage_bytes,
                   "sums of the other groups fit into the ring");
 };
@@ -259,44 +262,75 @@ static __device__ __forceinline__ int piece_at(int row, int c)
     return row * STEP_PIECES + (c ^ (row & 7));
 }
 
+/* What this thread copies of each step: a piece of every so many rows. */
+struct linear_loader {
+    const uint8_t *x, *w, *scales; /* of the next step's first piece; scales or biases */
+    int x_row, w_row, scale_row;   /* among the rows, the outputs */
+};
+
 template <typename S>
-static __device__ __forceinline__ void linear_load_weights(const struct fast_linear &a, int out0,
-                                                           int step, uint4 *stage)
+static __device__ __forceinline__ struct linear_loader loader_new(const struct fast_linear &a,
+                                                                  int row0, int out0)
 {
-    uint4 *w = stage + S::x_bytes / 16;
+    const int thread = threadIdx.x;
+    struct linear_loader l = {};
+    l.x_row = row0 + thread / STEP_PIECES;
+    l.x = (const uint8_t *)(a.x + (size_t)l.x_row * (size_t)a.padded) + thread % STEP_PIECES * 16;
+    l.w_row = out0 + thread / S::w_pieces;
+    l.w = a.data + (size_t)l.w_row * a.row_bytes + thread % S::w_pieces * 16;
     if constexpr (S::int8 != 0) {
-        /* pieces of a row: 4 of codes, a scale, a bias; all rows' codes first */
-        for (int i = threadIdx.x; i < S::outs * 6; i += S::threads) {
-            const int row = i < S::outs * 4 ? i / 4 : (i - S::outs * 4) / 2;
-            const int o = out0 + row < a.out ? out0 + row : a.out - 1;
-            const uint8_t *from;
-            if (i < S::outs * 4)
-                from = a.data + (size_t)o * a.row_bytes + (size_t)step * STEP + i % 4 * 16;
-            else
-                from = (i % 2 == 0 ? a.scales : a.biases) + (size_t)o * a.scale_bytes +
-                       (size_t)(step / 4) * 16;
-            copy_async(w + i, from);
-        }
-    } else {
-        for (int i = threadIdx.x; i < S::outs * STEP_PIECES; i += S::threads) {
-            const int row = i / STEP_PIECES, c = i % STEP_PIECES;
-            const int o = out0 + row < a.out ? out0 + row : a.out - 1;
-            copy_async(w + piece_at(row, c),
-                       a.data + (size_t)o * a.row_bytes + (size_t)step * STEP_BYTES + c * 16);
-        }
+        l.scale_row = out0 + thread / 2;
+        l.scales = (thread % 2 == 0 ? a.scales : a.biases) + (size_t)l.scale_row * a.scale_bytes;
     }
+    return l;
 }
 
 template <typename S>
-static __device__ __forceinline__ void linear_load_rows(const struct fast_linear &a, int row0,
-                                                        int step, uint4 *stage)
+static __device__ __forceinline__ void
+loader_weights(const struct fast_linear &a, struct linear_loader *l, int step, uint4 *stage)
 {
-    for (int i = threadIdx.x; i < S::rows * STEP_PIECES; i += S::threads) {
-        const int row = i / STEP_PIECES, c = i % STEP_PIECES;
-        const int r = row0 + row < a.rows ? row0 + row : a.rows - 1;
-        copy_async(stage + piece_at(row, c),
-                   a.x + (size_t)r * (size_t)a.padded + (size_t)step * STEP + c * 8);
+    enum { rows = S::threads / S::w_pieces, scale_rows = S::threads / 2 };
+    const int thread = threadIdx.x;
+    uint4 *w = stage + S::x_bytes / 16;
+    if constexpr (S::int8 != 0) {
+#pragma unroll
+        for (int i = 0; i < (S::outs + rows - 1) / rows; i++)
+            if (S::outs % rows == 0 || thread < S::outs * S::w_pieces)
+                copy_async_or_zero(w + thread + i * S::threads,
+                                   l->w + (size_t)(i * rows) * a.row_bytes,
+                                   l->w_row + i * rows < a.out);
+        /* behind the codes: a row's scales, its biases; 8 blocks of each, for 4 steps */
+        uint4 *scales = w + S::outs * S::w_pieces + thread;
+#pragma unroll
+        for (int i = 0; i < (S::outs + scale_rows - 1) / scale_rows; i++)
+            if (S::outs % scale_rows == 0 || thread < 2 * S::outs)
+                copy_async_or_zero(scales + i * S::threads,
+                                   l->scales + (size_t)(i * scale_rows) * a.scale_bytes +
+                                       step / 4 * 16,
+                                   l->scale_row + i * scale_rows < a.out);
+    } else {
+        w += piece_at(thread / STEP_PIECES, thread % STEP_PIECES);
+#pragma unroll
+        for (int i = 0; i < S::outs / rows; i++)
+            copy_async_or_zero(w + i * S::threads, l->w + (size_t)(i * rows) * a.row_bytes,
+                               l->w_row + i * rows < a.out);
     }
+    l->w += S::w_pieces * 16;
+}
+
+template <typename S>
+static __device__ __forceinline__ void loader_rows(const struct fast_linear &a,
+                                                   struct linear_loader *l, uint4 *stage)
+{
+    enum { rows = S::threads / STEP_PIECES };
+    const int thread = threadIdx.x;
+    uint4 *x = stage + piece_at(thread / STEP_PIECES, thread % STEP_PIECES);
+#pragma unroll
+    for (int i = 0; i < S::rows / rows; i++)
+        copy_async_or_zero(x + i * S::threads,
+                           l->x + (size_t)(i * rows) * (size_t)a.padded * sizeof(uint16_t),
+                           l->x_row + i * rows < a.rows);
+    l->x += STEP_BYTES;
 }
 
 /* A stage's codes as bf16 weights, round(scale code + bias), in the places of a bf16 matrix. */
@@ -304,8 +338,11 @@ template <typename S>
 static __device__ __forceinline__ void linear_convert(const uint4 *stage, uint4 *converted)
 {
     const uint4 *w = stage + S::x_bytes / 16;
-    for (int i = threadIdx.x; i < S::outs * 4; i += S::threads) {
-        const int row = i / 4, lane = i % 4;
+#pragma unroll
+    for (int j = 0; j < (S::outs * 4 + S::threads - 1) / S::threads; j++) {
+        const int i = threadIdx.x + j * S::threads, row = i / 4, lane = i % 4;
+        if (S::outs * 4 % S::threads != 0 && i >= S::outs * 4)
+            break;
         const uint4 c = w[i], s = w[S::outs * 4 + 2 * row], b = w[S::outs * 4 + 2 * row + 1];
         const uint32_t codes[] = {c.x, c.y, c.z, c.w}, scale[] = {s.x, s.y, s.z, s.w};
         const uint32_t bias[] = {b.x, b.y, b.z, b.w};
@@ -393,12 +430,13 @@ static __global__ void __launch_bounds__(S::threads, S::blocks)
     const int out0 = blockIdx.x / a.row_tiles * S::outs;
     const int steps = a.padded / STEP;
 
+    struct linear_loader l = loader_new<S>(a, row0, out0);
     for (int s = 0; s < S::stages - 1 && s < steps; s++)
-        linear_load_weights<S>(a, out0, s, stages + s * stage);
+        loader_weights<S>(a, &l, s, stages + s * stage);
     pdl_wait();
     for (int s = 0; s < S::stages - 1; s++) {
         if (s < steps)
-            linear_load_rows<S>(a, row0, s, stages + s * stage);
+            loader_rows<S>(a, &l, stages + s * stage);
         copy_commit();
     }
     float d[S::m][S::n][4] = {};
@@ -407,8 +445,8 @@ static __global__ void __launch_bounds__(S::threads, S::blocks)
         copy_wait<S::stages - 2>();
         __syncthreads();
         if (s + S::stages - 1 < steps) {
-            linear_load_weights<S>(a, out0, s + S::stages - 1, stages + next * stage);
-            linear_load_rows<S>(a, row0, s + S::stages - 1, stages + next * stage);
+            loader_weights<S>(a, &l, s + S::stages - 1, stages + next * stage);
+            loader_rows<S>(a, &l, stages + next * stage);
         }
         copy_commit();
         const uint4 *x = stages + now * stage, *w = x + S::x_bytes / 16;

@@ -43,21 +43,28 @@ template <int dim>
 static __device__ __forceinline__ void attend_load(const struct attend_call &a, int64_t head,
                                                    int slot, int from, int to, uint4 *stage)
 {
-    enum { pieces = dim / 8 };
-    uint4 *keys = stage, *values = stage + KEYS * pieces;
-    const int value_pieces = a.value_stride / 8;
-    for (int i = threadIdx.x; i < KEYS * pieces; i += THREADS) {
-        const int row = i / pieces, c = i % pieces;
+    enum { pieces = dim / 8, rows = THREADS / pieces };
+    const int c = threadIdx.x % pieces;
+    const bool value = c < a.value_stride / 8;
+    const uint16_t *key_at = a.keys + c * 8, *value_at = a.values + (value ? c * 8 : 0);
+#pragma unroll
+    for (int i = 0; i < KEYS / rows; i++) {
+        const int row = threadIdx.x / pieces + i * rows;
         const bool there = row >= from && row <= to;
-        int at = there ? slot + row : 0;
-        while (at >= a.capacity)
-            at -= a.capacity;
-        copy_async_or_zero(keys + piece_at<pieces>(row, c),
-                           a.keys + (head + at) * a.key_stride + c * 8, there);
-        copy_async_or_zero(values + piece_at<pieces>(row, c),
-                           a.values + (head + at) * a.value_stride + (c < value_pieces ? c * 8 : 0),
-                           there && c < value_pieces);
+        int at = there ? slot + row : slot;
+        if (at >= a.capacity)
+            at = a.capacity >= KEYS ? at - a.capacity : at % a.capacity;
+        uint4 *to_key = stage + piece_at<pieces>(row, c);
+        copy_async_or_zero(to_key, key_at + (head + at) * a.key_stride, there);
+        copy_async_or_zero(to_key + KEYS * pieces, value_at + (head + at) * a.value_stride,
+                           there && value);
     }
+}
+
+/* The first position that the query at `position` sees. */
+static __device__ __forceinline__ int oldest_seen(int window, int position)
+{
+    return window > 0 && position >= window ? position - window + 1 : 0;
 }
 
 /* dim: head_dim, rounded up to a whole group of keys. */
@@ -71,12 +78,11 @@ static __global__ void __launch_bounds__(THREADS) fast_attend_kernel(struct atte
     const int kv_head = blockIdx.y, group = a.heads / a.kv_heads;
     /* the last rows see most keys: they go first */
     const int tile = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES, queries = a.rows * group;
-    const int64_t pos0 = a.step->pos0;
+    const int pos0 = (int)a.step->pos0;
 
-    /* this thread's two queries */
-    int64_t low[2], high[2];
+    /* this thread's two queries: what they see, and where they are */
+    int low[2], high[2], row[2], head[2];
     const uint16_t *query[2];
-    int row[2], head[2];
     bool there[2];
     for (int i = 0; i < 2; i++) {
         const int q = tile + warp * 16 + g + 8 * i;
@@ -85,28 +91,25 @@ static __global__ void __launch_bounds__(THREADS) fast_attend_kernel(struct atte
         row[i] = n / group;
         head[i] = kv_head * group + n % group;
         high[i] = pos0 + row[i];
-        low[i] = a.window > 0 && high[i] >= a.window ? high[i] - a.window + 1 : 0;
+        low[i] = oldest_seen(a.window, high[i]);
         query[i] =
             a.queries + ((size_t)row[i] * (size_t)a.heads + (size_t)head[i]) * (size_t)a.head_dim;
     }
     /* the block's keys */
     const int last_query = tile + QUERIES - 1 < queries ? tile + QUERIES - 1 : queries - 1;
-    const int64_t oldest = pos0 + tile / group, last = pos0 + last_query / group;
-    const int64_t begin = a.window > 0 && oldest >= a.window ? oldest - a.window + 1 : 0;
-    const int64_t first = begin / KEYS * KEYS;
-    const int steps = (int)((last - first) / KEYS) + 1;
-    /* the warp's, to leave out what none of its queries sees */
+    const int last = pos0 + last_query / group;
+    const int begin = oldest_seen(a.window, pos0 + tile / group), first = begin / KEYS * KEYS;
+    /* the warp's: keys before warp_begin and behind warp_high are seen by none of its queries,
+     * those from warp_full to warp_low by all */
     const int warp_first = tile + warp * 16;
     const int warp_last = warp_first + 15 < queries ? warp_first + 15 : queries - 1;
-    const int64_t warp_oldest = pos0 + warp_first / group, warp_high = pos0 + warp_last / group;
-    const int64_t warp_begin =
-        a.window > 0 && warp_oldest >= a.window ? warp_oldest - a.window + 1 : 0;
-    const int64_t warp_full = a.window > 0 && warp_high >= a.window ? warp_high - a.window + 1 : 0;
+    const int warp_low = pos0 + warp_first / group, warp_high = pos0 + warp_last / group;
+    const int warp_begin = oldest_seen(a.window, warp_low);
+    const int warp_full = oldest_seen(a.window, warp_high);
 
     const int64_t ring = (int64_t)kv_head * a.capacity;
-    int slot = (int)(first % a.capacity);
-    attend_load<dim>(a, ring, slot, (int)(begin - first), (int)(last - first),
-                     fast_attention_shared);
+    int slot = first % a.capacity;
+    attend_load<dim>(a, ring, slot, begin - first, last - first, fast_attention_shared);
     copy_commit();
 
     /* Queries as fragments, in the keys' lanes order: places 16s + 2t and 16s + 8 + 2t of a group
@@ -124,15 +127,15 @@ static __global__ void __launch_bounds__(THREADS) fast_attend_kernel(struct atte
         }
 
     float o[dim / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-    for (int step = 0; step < steps; step++) {
-        const int64_t key0 = first + (int64_t)step * KEYS;
+    int step = 0;
+    for (int key0 = first; key0 <= last; key0 += KEYS, step++) {
         const uint4 *keys = fast_attention_shared + step % STAGES * stage_pieces;
         const uint4 *values = keys + KEYS * pieces;
         copy_wait<0>();
         __syncthreads();
-        if (step + 1 < steps) {
+        if (key0 + KEYS <= last) {
             slot = (slot + KEYS) % a.capacity;
-            attend_load<dim>(a, ring, slot, 0, (int)(last - key0) - KEYS,
+            attend_load<dim>(a, ring, slot, 0, last - key0 - KEYS,
                              fast_attention_shared + (step + 1) % STAGES * stage_pieces);
         }
         copy_commit();
@@ -150,42 +153,41 @@ static __global__ void __launch_bounds__(THREADS) fast_attend_kernel(struct atte
                 mma_bf16(s[n], q[k], b);
                 mma_bf16(s[n + 1], q[k], b + 2);
             }
-        const bool whole = key0 >= warp_full && key0 + KEYS - 1 <= warp_oldest;
-        float largest[2] = {most[0], most[1]};
+        if (key0 < warp_full || key0 + KEYS - 1 > warp_low) {
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
+            for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int64_t key = key0 + 8 * n + 2 * t + i % 2;
-                s[n][i] *= a.scale;
-                if (!whole && (key < low[i / 2] || key > high[i / 2]))
-                    s[n][i] = -INFINITY;
-                largest[i / 2] = fmaxf(largest[i / 2], s[n][i]);
-            }
-        float base[2];
+                for (int i = 0; i < 4; i++) {
+                    const int key = key0 + 8 * n + 2 * t + i % 2;
+                    if (key < low[i / 2] || key > high[i / 2])
+                        s[n][i] = -INFINITY;
+                }
+        }
+        uint32_t p[KEYS / 8][2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            largest[i] = fmaxf(largest[i], __shfl_xor_sync(0xffffffffu, largest[i], 1));
-            largest[i] = fmaxf(largest[i], __shfl_xor_sync(0xffffffffu, largest[i], 2));
-            base[i] = largest[i] == -INFINITY ? 0.0f : largest[i]; /* nothing seen yet */
-            const float old = power_of_two_fast(most[i] - base[i]);
-            most[i] = largest[i];
+            float largest = most[i];
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+                largest = fmaxf(largest, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+            const float base = largest == -INFINITY ? 0.0f : -largest * a.scale; /* nothing yet */
+            const float old = power_of_two_fast(fmaf(most[i], a.scale, base));
+            most[i] = largest;
             sum[i] *= old;
 #pragma unroll
             for (int n = 0; n < dim / 8; n++) {
                 o[n][2 * i] *= old;
                 o[n][2 * i + 1] *= old;
             }
-        }
-        uint32_t p[KEYS / 8][2];
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                p[n][i] = bf16_pair_of(power_of_two_fast(s[n][2 * i] - base[i]),
-                                       power_of_two_fast(s[n][2 * i + 1] - base[i]));
+            for (int n = 0; n < KEYS / 8; n++) {
+                p[n][i] = bf16_pair_of(power_of_two_fast(fmaf(s[n][2 * i], a.scale, base)),
+                                       power_of_two_fast(fmaf(s[n][2 * i + 1], a.scale, base)));
                 sum[i] += bf16_low(p[n][i]) + bf16_high(p[n][i]);
             }
+        }
 #pragma unroll
         for (int k = 0; k < KEYS / 16; k++) {
             const uint32_t fp[4] = {p[2 * k][0], p[2 * k][1], p[2 * k + 1][0], p[2 * k + 1][1]};

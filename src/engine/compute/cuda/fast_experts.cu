@@ -243,20 +243,20 @@ static __device__ __forceinline__ void experts_store(const struct experts_call &
             if (column >= tile.count)
                 continue;
             uint16_t *out = a.out + (size_t)(tile.first + column) * (size_t)a.out_stride;
-            if (up) {
+            if constexpr (up) {
                 const int o = output_of<true>(base, 0, warp, row);
                 /* [group of 512][half][word][lane of the half][8]: see order_input */
                 const int chunk = (base % 512 / 128) * 8 + (2 * warp + row / 8) % 8 + warp / 4 * 32;
                 out[base / 512 * 512 + chunk * 8 + row % 8] =
                     o < a.outs ? silu_up(d[0][n][i] * SUM_FACTOR, d[1][n][i] * SUM_FACTOR)
                                : (uint16_t)0;
-                continue;
-            }
+            } else {
 #pragma unroll
-            for (int part = 0; part < 2; part++) {
-                const int o = output_of<false>(base, part, warp, row);
-                if (o < a.outs)
-                    out[o] = bf16_of(d[part][n][i] * SUM_FACTOR);
+                for (int part = 0; part < 2; part++) {
+                    const int o = output_of<false>(base, part, warp, row);
+                    if (o < a.outs)
+                        out[o] = bf16_of(d[part][n][i] * SUM_FACTOR);
+                }
             }
         }
 }
