@@ -249,6 +249,23 @@ static bool check_hello(const struct wire_response *h, bool bare, struct error *
     return true;
 }
 
+static bool requires_strict(const struct client_options *o)
+{
+    return o->arithmetic != NULL && strcmp(o->arithmetic, "strict") == 0;
+}
+
+/* Whoever does not say does not pass: to say nothing is easier than to be exact. */
+static bool check_arithmetic(const struct client *c, struct error *err)
+{
+    const char *said = c->hello.arithmetic.text;
+    if (!requires_strict(&c->options) || (said != NULL && strcmp(said, "strict") == 0))
+        return true;
+    error_set(err, "ENGINE-ARITHMETIC-MISMATCH",
+              "the contract requires strict arithmetic, and the engine's hello does not say that "
+              "it is");
+    return error_at(err, NULL, "arithmetic", said != NULL ? said : "absent");
+}
+
 static bool read_hello(struct client *c, struct error *err)
 {
     const double seconds = c->options.hello_seconds;
@@ -265,7 +282,7 @@ static bool read_hello(struct client *c, struct error *err)
         return false;
     c->has_hello = true;
     c->bare = c->options.block_protocol && hello_is_bare(&c->hello);
-    return check_hello(&c->hello, c->bare, err) &&
+    return check_hello(&c->hello, c->bare, err) && check_arithmetic(c, err) &&
            (c->options.window == NULL ||
             reply_check_resident(c->options.window, &c->hello.resident, err));
 }
@@ -295,7 +312,11 @@ bool client_start(const struct client_options *o, struct client **out, struct er
                                           .trusted = o->trusted};
     const char *const *argv = launch_argv(&c->session, &launch);
     const char *const *environment = launch_environment_add(
-        &c->session, launch_environment(&c->session, environ, o->yarn_magnitude), o->environment);
+        &c->session,
+        launch_environment_arithmetic(&c->session,
+                                      launch_environment(&c->session, environ, o->yarn_magnitude),
+                                      o->arithmetic),
+        o->environment);
     const struct child_options child = {.argv = sandbox_argv(&c->session, plan, argv),
                                         .envp = sandbox_environment(&c->session, plan, environment),
                                         .on_stderr_line = launch_log_line,

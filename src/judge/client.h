@@ -8,7 +8,7 @@
  * SpecEchoDivergence, SpecModeNotRunnable, BatchEchoDivergence, BatchWidthExceedsEngineMax,
  * resident_identity_changed_within_window (section 10); and ours for what the original left
  * unbounded: HelloTimeout, ReplyTimeout, BarrierTimeout, LineTooLong, StdoutFlood, EngineExited,
- * Interrupted. */
+ * Interrupted; and ENGINE-ARITHMETIC-MISMATCH. */
 #ifndef MLXFAST_JUDGE_CLIENT_H
 #define MLXFAST_JUDGE_CLIENT_H
 
@@ -33,6 +33,9 @@ struct client_options {
     bool trusted;                 /* --trusted: a reference worker */
     bool block_protocol;        /* dflash_* will be asked: a bare hello is one that speaks no v1 */
     const char *yarn_magnitude; /* passed as BENCH_WORKER_YARN_MAGNITUDE; NULL: not set */
+    /* "strict": passed as BENCH_WORKER_ARITHMETIC, and the hello must say so. "any", NULL:
+     * neither.*/
+    const char *arithmetic;
     const char *const *environment; /* NAME=VALUE over the cleaned one; NULL-terminated or NULL */
     bool echo_stderr;               /* local runs */
     bool withhold_text; /* official runs: no error holds a word or number of the engine's */

@@ -451,6 +451,18 @@ static bool read_yarn_magnitude(const struct contract_reader *r)
     return true;
 }
 
+static bool read_engine_arithmetic(const struct contract_reader *r)
+{
+    struct contract *c = r->c;
+    if (!contract_has(r, "engine_arithmetic"))
+        return true;
+    if (!contract_get_text(r, "engine_arithmetic", &c->engine_arithmetic))
+        return false;
+    if (strcmp(c->engine_arithmetic, "strict") != 0 && strcmp(c->engine_arithmetic, "any") != 0)
+        return contract_refuse_value(r, "engine_arithmetic", "must be strict or any");
+    return true;
+}
+
 static bool check_keys(const struct contract_reader *r)
 {
     const char *key;
@@ -485,9 +497,10 @@ bool contract_parse(const char *path, const char *data, size_t length, const cha
          read_around_the_clock(&r) && read_mismatch_gap(&r) && read_semantic_min_pass(&r) &&
          read_floors(&r) && read_regime(&r) && read_bands(&r) && read_official_baseline(&r) &&
          read_weights(&r) && read_window(&r) && read_model(&r) && read_target(&r) &&
-         read_hidden_golden(&r) && read_yarn_magnitude(&r) && contract_read_block_decode(&r) &&
-         contract_read_fidelity(&r) && contract_read_statistics(&r) &&
-         contract_read_calibration_cv(&r) && contract_read_envelope(&r) && contract_read_quiet(&r);
+         read_hidden_golden(&r) && read_yarn_magnitude(&r) && read_engine_arithmetic(&r) &&
+         contract_read_block_decode(&r) && contract_read_fidelity(&r) &&
+         contract_read_statistics(&r) && contract_read_calibration_cv(&r) &&
+         contract_read_envelope(&r) && contract_read_quiet(&r);
     if (!ok) {
         contract_free(c);
         return false;

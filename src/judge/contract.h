@@ -158,6 +158,10 @@ struct contract {
     struct quiet_rules quiet;
 
     const char *yarn_magnitude; /* "attention_factor" | "derived" | NULL: not declared */
+
+    /* A key of ours: "strict" (the bits of numerics.md, and a hello that says so) | "any" | NULL:
+     * not declared, as any. */
+    const char *engine_arithmetic;
 };
 
 /* Errors: IO, CONTRACT-INVALID (shape, range, half-declared group; field and value named),

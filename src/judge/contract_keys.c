@@ -49,6 +49,7 @@ static const char *const read_keys[] = {
     "target",
     "hidden_correctness_golden",
     "yarn_magnitude",
+    "engine_arithmetic",
     "block_decode",
     "fidelity",
     "quantization_envelope",

@@ -40,6 +40,7 @@ bool dflash_setup_open(struct dflash_setup *s, const struct dflash_flags *f, str
         (f->output != NULL && !file_check_target(f->output, err)))
         return false;
     s->candidate.yarn_magnitude = s->contract->yarn_magnitude;
+    s->candidate.arithmetic = s->contract->engine_arithmetic;
     s->reference = s->candidate;
     s->reference.engine = s->reference_engine;
     if (f->reference_weights != NULL)

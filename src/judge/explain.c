@@ -372,6 +372,13 @@ static void explain_correctness(const struct page *p, const struct contract *c)
                   "The engine is told to take its YaRN magnitude from `%s` "
                   "(`BENCH_WORKER_YARN_MAGNITUDE`).",
                   c->yarn_magnitude);
+    if (c->engine_arithmetic && strcmp(c->engine_arithmetic, "strict") == 0)
+        page_item(p, "The engine is told to compute strictly, to the same bits on every machine "
+                     "(`BENCH_WORKER_ARITHMETIC`, `engine_arithmetic`), and its hello must say "
+                     "that it does, else `ENGINE-ARITHMETIC-MISMATCH`.");
+    else if (c->engine_arithmetic)
+        page_item(p, "The engine may choose its arithmetic (`engine_arithmetic`); the score names "
+                     "it.");
 }
 
 /* How slow the control leg may be against its calibration (contract-and-scoring.md section 6). */

@@ -412,6 +412,7 @@ enum iterate_exit iterate_run(const struct iterate_options *o, struct error *err
         r.decode_steps = o->mode == ITERATE_LOCAL_SUBMIT ? c->local_submit_benchmark_decode_steps
                                                          : c->benchmark_decode_steps;
         plan.yarn_magnitude = c->yarn_magnitude;
+        plan.arithmetic = c->engine_arithmetic;
         plan.spec = r.spec.present ? &r.spec : NULL;
         /* A first pass pays for cold pages; local modes always make one. */
         plan.rewarm_runs = c->rewarm_runs;

@@ -65,7 +65,7 @@ const char *const *launch_environment(struct arena *a, char *const *parent,
     size_t count = 0;
     while (parent != NULL && parent[count] != NULL)
         count++;
-    const char **env = arena_array(a, count + 3, sizeof *env);
+    const char **env = arena_array(a, count + 4, sizeof *env);
     size_t n = 0;
     for (size_t i = 0; i < count; i++) {
         const char *equals = strchr(parent[i], '=');
@@ -80,6 +80,7 @@ const char *const *launch_environment(struct arena *a, char *const *parent,
         env[n++] = arena_strdup(a, parent[i]);
     }
     env[n++] = "MLXFAST_USE_RUNTIME_WORKER=0";
+    env[n++] = "BENCH_WORKER_ARITHMETIC_HELLO=1";
     if (yarn_magnitude != NULL)
         env[n++] = arena_printf(a, "%s=%s", yarn, yarn_magnitude);
     return env;
@@ -114,6 +115,14 @@ const char *const *launch_environment_add(struct arena *a, const char *const *ba
         if (!sets_again(more + i + 1, more[i])) /* the last of several is meant */
             env[n++] = more[i];
     return env;
+}
+
+const char *const *launch_environment_arithmetic(struct arena *a, const char *const *base,
+                                                 const char *arithmetic)
+{
+    static const char *const strict[] = {"BENCH_WORKER_ARITHMETIC=strict", NULL};
+    const bool wanted = arithmetic != NULL && strcmp(arithmetic, "strict") == 0;
+    return wanted ? launch_environment_add(a, base, strict) : base;
 }
 
 bool launch_resource_valid(const char *argument, size_t *name_length)

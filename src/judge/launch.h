@@ -22,10 +22,15 @@ struct launch_options {
 const char *const *launch_argv(struct arena *a, const struct launch_options *o);
 
 /* The worker's whole environment out of the parent's: an allowlist of names and prefixes, then
- * MLXFAST_USE_RUNTIME_WORKER=0, then BENCH_WORKER_YARN_MAGNITUDE when yarn_magnitude is not NULL
- * (replacing an inherited one). NULL-terminated, in the arena. */
+ * MLXFAST_USE_RUNTIME_WORKER=0 and BENCH_WORKER_ARITHMETIC_HELLO=1, then
+ * BENCH_WORKER_YARN_MAGNITUDE when yarn_magnitude is not NULL (replacing an inherited one).
+ * NULL-terminated, in the arena. */
 const char *const *launch_environment(struct arena *a, char *const *parent,
                                       const char *yarn_magnitude);
+/* With the arithmetic that a contract asks for: "strict" is passed on as BENCH_WORKER_ARITHMETIC,
+ * replacing an inherited one; "any" and NULL leave it as it is. */
+const char *const *launch_environment_arithmetic(struct arena *a, const char *const *base,
+                                                 const char *arithmetic);
 /* An environment with more on top: NAME=VALUE texts (NULL-terminated; NULL: none), which replace
  * what the base says of the same names. In the arena; the texts are the caller's. */
 const char *const *launch_environment_add(struct arena *a, const char *const *base,

@@ -26,7 +26,8 @@ static struct leg_identity read_identity(struct arena *a, const struct wire_resp
 {
     struct leg_identity i = {.protocol_version = h->protocol_version.value,
                              .backend = engine_text(a, h->backend.text),
-                             .device = engine_text(a, h->device.text)};
+                             .device = engine_text(a, h->device.text),
+                             .arithmetic = engine_text(a, h->arithmetic.text)};
     if (h->runner.present) {
         i.runner_id = engine_text(a, h->runner.id);
         i.runner_model_type = engine_text(a, h->runner.model_type);
@@ -49,6 +50,7 @@ void leg_seal_identity(const struct leg_identity *i, struct score_document *d)
         const char *key, *text;
     } texts[] = {{"engine_backend", i->backend},
                  {"engine_device", i->device},
+                 {"engine_arithmetic", i->arithmetic},
                  {"runner_id", i->runner_id},
                  {"runner_model_type", i->runner_model_type},
                  {"runner_build", i->runner_build},
@@ -126,6 +128,7 @@ bool leg_run(const struct leg_plan *p, struct arena *a, struct leg_result *out, 
                                      .resources = p->resources,
                                      .environment = p->environment,
                                      .yarn_magnitude = p->yarn_magnitude,
+                                     .arithmetic = p->arithmetic,
                                      .sandbox = p->sandbox,
                                      .speculative_v1_1 = true,
                                      .withhold_text = p->withhold_text,

@@ -23,6 +23,7 @@ struct leg_plan {
     const char *const *environment; /* NAME=VALUE for the worker alone; likewise */
     const struct sandbox_plan *sandbox;
     const char *yarn_magnitude; /* the contract's */
+    const char *arithmetic;     /* its engine_arithmetic */
     bool withhold_text; /* hidden prompts: no error holds a word or number of the engine's */
     bool silent;        /* no progress, no engine log */
 
@@ -40,7 +41,7 @@ struct leg_plan {
 /* What an engine says of itself: the hello's texts, clipped, without control bytes. */
 struct leg_identity {
     int64_t protocol_version;
-    const char *backend, *device; /* NULL: not said */
+    const char *backend, *device, *arithmetic; /* NULL: not said */
     const char *runner_id, *runner_model_type, *runner_build, *runner_manifest_sha256;
     bool has_resident;
     int64_t resident_pid;

@@ -124,6 +124,8 @@
     X("BatchEchoDivergence", "The engine runs another number of streams than was asked for.")      \
     X("BatchWidthExceedsEngineMax", "More streams were asked for than the engine can run.")        \
     X("FreeRunConsistency", "The counters of a free run contradict one another.")                  \
+    X("ENGINE-ARITHMETIC-MISMATCH",                                                                \
+      "The contract requires strict arithmetic, and the hello does not say that it is.")           \
     X("resident_identity_changed_within_window",                                                   \
       "Two sessions of one window are attached to different resident processes or loads.")
 

@@ -84,6 +84,7 @@ static const struct score_key optional_keys[] = {
     {"engine_protocol_version", SCORE_INT, false},
     {"engine_backend", SCORE_TEXT, false},
     {"engine_device", SCORE_TEXT, false},
+    {"engine_arithmetic", SCORE_TEXT, false},
     {"runner_id", SCORE_TEXT, false},
     {"runner_model_type", SCORE_TEXT, false},
     {"runner_build", SCORE_TEXT, false},

@@ -125,6 +125,7 @@ static bool is_option_error(const struct error *err)
 }
 
 static const char resident_variable[] = "BENCH_WORKER_RESIDENT_SOCKET";
+static const char arithmetic_variable[] = "BENCH_WORKER_ARITHMETIC_HELLO";
 
 static bool is_on(const char *name)
 {
@@ -140,7 +141,8 @@ static int attach(const struct worker_options *w)
                                      .weights = w->weights,
                                      .speculative = w->speculative_protocol != NULL,
                                      .trusted = w->trusted,
-                                     .tell_resident = is_on("BENCH_WORKER_RESIDENT_HELLO")};
+                                     .tell_resident = is_on("BENCH_WORKER_RESIDENT_HELLO"),
+                                     .tell_arithmetic = is_on(arithmetic_variable)};
     if (!worker_check_options(w, &err))
         return fail(EXIT_USAGE, &err);
     if (!attach_serve(&o, STDIN_FILENO, STDOUT_FILENO, &err))
@@ -176,7 +178,7 @@ static int serve(int argc, char **argv)
                  "environment: BENCH_WORKER_YARN_MAGNITUDE and what stands above. "
                  "BENCH_WORKER_RESIDENT_SOCKET=PATH attaches to the resident process that listens "
                  "there and loads nothing; BENCH_WORKER_RESIDENT_HELLO=1 tells of it in the hello "
-                 "(with v1.1).",
+                 "(with v1.1), BENCH_WORKER_ARITHMETIC_HELLO=1 of the arithmetic.",
         .options = options,
         .option_count = COUNT(options)};
     int status = parse(&command, argc, argv);
@@ -198,7 +200,7 @@ static int serve(int argc, char **argv)
     status = load_worker(&o, &worker);
     if (status >= 0)
         return status;
-    bool ok = worker_serve(worker, STDIN_FILENO, STDOUT_FILENO, &err);
+    bool ok = worker_serve(worker, is_on(arithmetic_variable), STDIN_FILENO, STDOUT_FILENO, &err);
     worker_close(worker);
     return ok ? EXIT_SUCCESS : fail(EXIT_RUN, &err);
 }

@@ -51,10 +51,13 @@ const char *const *wire_text_choices(const char *field)
 {
     static const char *const verification[] = {"rectangular", "serial", NULL};
     static const char *const width[] = {"cohort", "canonical", NULL};
+    static const char *const arithmetic[] = {"strict", "fast", NULL};
     if (strcmp(field, "verification_mode") == 0)
         return verification;
     if (strcmp(field, "replay_width") == 0)
         return width;
+    if (strcmp(field, "arithmetic") == 0)
+        return arithmetic;
     return NULL;
 }
 

@@ -205,7 +205,8 @@ struct wire_replay {
     X(u64, rectangular_verification_rounds, false)                                                 \
     X(u64, serial_verification_rounds, false)                                                      \
     X(runner, runner, false)                                                                       \
-    X(resident, resident, false)
+    X(resident, resident, false)                                                                   \
+    X(text, arithmetic, false)
 
 /* The block protocol (dflash-track.md section 5). A request may carry these and id, kind,
  * prompt_tokens, token, seed_tokens, steps and count; a response these and all of v1's. Rows are

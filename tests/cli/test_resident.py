@@ -128,6 +128,7 @@ def test_attached_is_as_in_process(boot, attach, build):
     assert "OUT-OF-ORDER" in again.refused("free_decode_run", count=1)  # nothing of the last session
     again.close()
     assert "resident" not in attach(resident, *SEVERAL, told=False).hello
+    assert "arithmetic" not in worker.hello
     assert resident.stop() == 0
 
 
@@ -254,16 +255,16 @@ def test_no_resident(build, tmp_path):
     (b"", "noHello("), (b"hello\n", "noHello("), (b"[1]\n", "noHello("), (b'{"id":0', "noHello("),
     (b'{"id":0,"nonce":"n","ok":true,"protocol_version":1}\n', "no resident's hello"),
     (b'{"id":0,"nonce":"n","ok":true,"resident":{"pid":1,"load_epoch":2}}\n', "does not say which weights"),
-    (b'{"id":0,"nonce":"n","ok":true,"x":1,"resident":{"pid":1,"load_epoch":2,"weights":"W","weights_folder":""}}\n',
+    (b'{"id":0,"nonce":"n","ok":true,"x":1,"resident":{"pid":1,"load_epoch":2},"resident_weights":"W","resident_weights_folder":""}\n',
      "noHello("),
-    (b'{"id":0,"nonce":"n","ok":true,"resident":{"pid":-1,"load_epoch":2,"weights":"W","weights_folder":""}}\n',
+    (b'{"id":0,"nonce":"n","ok":true,"resident":{"pid":-1,"load_epoch":2},"resident_weights":"W","resident_weights_folder":""}\n',
      "noHello("),
-    (b'{"id":0,"nonce":"n","ok":true,"resident":{"pid":1,"load_epoch":2,"weights":"W","weights_folder":""}}\n{',
+    (b'{"id":0,"nonce":"n","ok":true,"resident":{"pid":1,"load_epoch":2},"resident_weights":"W","resident_weights_folder":""}\n{',
      "more than a hello"),
     (b'{"id":-1,"ok":false,"error":"no room"}\n', "refused(no room)"),
     (b'{"id":-1,"ok":false}\n', "refused("),
     (b"x" * (2 << 20) + b"\n", "noHello("),
-    (b'{"id":0,"nonce":"n","ok":true,"resident":{"pid":1,"load_epoch":2,"weights":"/else","weights_folder":"1:1"}}\n',
+    (b'{"id":0,"nonce":"n","ok":true,"resident":{"pid":1,"load_epoch":2},"resident_weights":"/else","resident_weights_folder":"1:1"}\n',
      "weightsMismatch(/else, "),
 ], ids=range(13))
 def test_what_is_no_hello_of_ours(build, tmp_path, first, name):

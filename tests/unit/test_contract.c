@@ -64,7 +64,8 @@ static const char whole[] =
     "\"seed_tokens\":512,"
     "\"target\":{\"upstream_model_id\":\"a/b\",\"upstream_revision\":\"" HEX40 "\",\"more\":1},"
     "\"hidden_correctness_golden\":{\"sha256\":\"" HEX64 "\",\"bytes\":77},"
-    "\"yarn_magnitude\":\"attention_factor\",\"runner\":{\"any\":[1]},\"scored_exponents\":{}}";
+    "\"yarn_magnitude\":\"attention_factor\",\"engine_arithmetic\":\"strict\",\"runner\":{\"any\":["
+    "1]},\"scored_exponents\":{}}";
 
 static void test_every_field_is_read(void **state)
 {
@@ -115,6 +116,7 @@ static void test_every_field_is_read(void **state)
     assert_true(c->has_hidden_golden && c->hidden_golden_bytes == 77);
     assert_string_equal(c->hidden_golden_sha256, HEX64);
     assert_string_equal(c->yarn_magnitude, "attention_factor");
+    assert_string_equal(c->engine_arithmetic, "strict");
     assert_false(c->has_official_baseline);
     assert_true(contract_require_window(c, &err) && contract_require_model(c, &err) &&
                 contract_require_weights(c, &err) && contract_require_floors(c, &err) &&
@@ -143,7 +145,8 @@ static void test_a_bare_contract_declares_nothing(void **state)
     assert_int_equal(c->allowed_mode_count, 2);
     assert_string_equal(c->allowed_modes[0], "serial");
     assert_string_equal(c->allowed_modes[1], "mtp");
-    assert_false(c->has_target_pin || c->has_hidden_golden || c->yarn_magnitude);
+    assert_false(c->has_target_pin || c->has_hidden_golden || c->yarn_magnitude ||
+                 c->engine_arithmetic);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         assert_false(rows[i].require(c, &err));
         assert_string_equal(err.name, rows[i].name);
@@ -206,6 +209,7 @@ static void test_accepted_variants(void **state)
         "\"anything_note\":{\"a\":[1]},\"_note\":null",
         "\"score_decode_weight\":1,\"score_prefill_weight\":0",
         "\"yarn_magnitude\":\"derived\"",
+        "\"engine_arithmetic\":\"any\"",
         "\"official_scoring_enabled\":false",
         "\"live_golden\":1,\"live_golden_speculative\":{},\"baseline_reference_commit\":\"x\","
         "\"kv_backend\":\"x\",\"mtp_head\":{},\"mlx_swift_lm_revision\":\"x\",\"license\":{},"
@@ -347,6 +351,8 @@ static void test_refusals_name_the_field(void **state)
          "hidden_correctness_golden.bytes"},
         {"\"yarn_magnitude\":\"both\"", "yarn_magnitude"},
         {"\"yarn_magnitude\":1", "yarn_magnitude"},
+        {"\"engine_arithmetic\":\"fast\"", "engine_arithmetic"},
+        {"\"engine_arithmetic\":true", "engine_arithmetic"},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct contract *c = NULL;

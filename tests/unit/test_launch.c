@@ -89,7 +89,13 @@ static void environment(void **state)
     size_t count = 0;
     while (env[count] != NULL)
         count++;
-    assert_int_equal(count, 6);
+    assert_int_equal(count, 7);
+    assert_true(holds(env, "BENCH_WORKER_ARITHMETIC_HELLO=1"));
+    assert_ptr_equal(launch_environment_arithmetic(&a, env, NULL), env);
+    assert_ptr_equal(launch_environment_arithmetic(&a, env, "any"), env);
+    const char *const fast[] = {"BENCH_WORKER_ARITHMETIC=fast", NULL};
+    env = launch_environment_arithmetic(&a, fast, "strict");
+    assert_true(holds(env, "BENCH_WORKER_ARITHMETIC=strict") && env[1] == NULL);
     env = launch_environment(&a, parent, "attention_factor");
     assert_true(holds(env, "BENCH_WORKER_YARN_MAGNITUDE=attention_factor"));
     assert_false(holds(env, "BENCH_WORKER_YARN_MAGNITUDE=derived"));

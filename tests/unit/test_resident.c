@@ -195,7 +195,8 @@ static void test_a_whole_life(void **state)
     assert_int_equal(kill(pid, 0), 0);
     const char *const *variables = resident_variables(f->resident);
     assert_string_equal(variables[0], arena_printf(&f->a, "BENCH_WORKER_RESIDENT_SOCKET=%s", path));
-    assert_null(variables[1]);
+    assert_string_equal(variables[1], "BENCH_WORKER_RESIDENT_HELLO=1");
+    assert_null(variables[2]);
     assert_true(resident_stop(f->resident, &f->err));
     assert_nothing_left(f, pid);
     assert_true(resident_stop(f->resident, &f->err)); /* and nothing is run again */
@@ -219,8 +220,8 @@ static void test_cuda_has_another_script_and_variable(void **state)
     assert_true(boot(f));
     const char *path = resident_socket(f->resident);
     const char *const *variables = resident_variables(f->resident);
-    assert_string_equal(variables[1], arena_printf(&f->a, "DS4_RESIDENT_SOCKET=%s", path));
-    assert_null(variables[2]);
+    assert_string_equal(variables[2], arena_printf(&f->a, "DS4_RESIDENT_SOCKET=%s", path));
+    assert_null(variables[3]);
     assert_non_null(
         strstr(read_text(f, "tree/log"), "--boot --spec mtp --draft-len 3 --socket-out"));
     /* What the sandbox must see replaces what was said before. */
@@ -231,7 +232,8 @@ static void test_cuda_has_another_script_and_variable(void **state)
     assert_string_equal(all[1], "B=2");
     assert_string_equal(all[2], variables[0]);
     assert_string_equal(all[3], variables[1]);
-    assert_null(all[4]);
+    assert_string_equal(all[4], variables[2]);
+    assert_null(all[5]);
     assert_true(resident_stop(f->resident, &f->err));
 }
 

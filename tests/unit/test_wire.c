@@ -57,7 +57,8 @@ static const char every_response_field[] =
     "\"verify_replay_disagreements\":27,\"verification_mode\":\"serial\","
     "\"rectangular_verification_rounds\":28,\"serial_verification_rounds\":29,"
     "\"runner\":{\"id\":\"i\",\"model_type\":\"m\",\"manifest_sha256\":\"" HASH
-    "\",\"build\":\"b\"},\"resident\":{\"pid\":30,\"load_epoch\":31}}\n";
+    "\",\"build\":\"b\"},\"resident\":{\"pid\":30,\"load_epoch\":31},"
+    "\"arithmetic\":\"strict\"}\n";
 
 static void every_field_survives(void **state)
 {

@@ -26,10 +26,10 @@ static bool no_hello(const struct attach_options *o, const char *why, struct err
 }
 
 /* One folder may have two names where one of the two is in a sandbox, or behind a link. */
-static bool check_weights(const struct attach_options *o, const json_t *resident, struct error *err)
+static bool check_weights(const struct attach_options *o, const json_t *hello, struct error *err)
 {
-    const char *theirs = json_string_value(json_object_get(resident, RESIDENT_KEY_WEIGHTS));
-    const char *folder = json_string_value(json_object_get(resident, RESIDENT_KEY_FOLDER));
+    const char *theirs = json_string_value(json_object_get(hello, RESIDENT_KEY_WEIGHTS));
+    const char *folder = json_string_value(json_object_get(hello, RESIDENT_KEY_FOLDER));
     char ours[PATH_MAX], id[64];
     if (!theirs || !folder)
         return no_hello(o, "its hello does not say which weights it holds", err);
@@ -70,14 +70,15 @@ static bool rewrite(const struct attach_options *o, json_t *hello, struct buffer
     struct buffer text = {0};
     struct wire_response r;
     struct error why;
-    json_t *resident = json_object_get(hello, "resident");
-    json_object_del(resident, RESIDENT_KEY_WEIGHTS);
-    json_object_del(resident, RESIDENT_KEY_FOLDER);
+    json_object_del(hello, RESIDENT_KEY_WEIGHTS);
+    json_object_del(hello, RESIDENT_KEY_FOLDER);
     json_write_ordered(hello, 0, &text);
     const bool ok = wire_response_decode(&arena, text.data, text.length, &r, &why);
     if (ok) {
         keep_own_claims(o, &r);
         r.resident.present = o->tell_resident && o->speculative;
+        if (!o->tell_arithmetic)
+            r.arithmetic.text = NULL;
         wire_response_encode(&r, out);
         wire_response_free(&r);
     } else {
@@ -93,7 +94,6 @@ bool attach_rewrite_hello(const struct attach_options *o, const char *line, size
 {
     struct error why;
     json_t *hello = json_parse_strict(line, length, JSON_DEPTH_DEFAULT, o->socket, &why);
-    const json_t *resident = json_object_get(hello, "resident");
     const char *said = json_string_value(json_object_get(hello, "error"));
     bool ok = false;
     if (!json_is_object(hello)) {
@@ -101,10 +101,10 @@ bool attach_rewrite_hello(const struct attach_options *o, const char *line, size
     } else if (json_is_false(json_object_get(hello, "ok"))) {
         error_set(err, "refused", "refused(%s)", said ? said : "the resident says no more");
         error_at(err, NULL, "BENCH_WORKER_RESIDENT_SOCKET", o->socket);
-    } else if (!json_is_object(resident)) {
+    } else if (!json_is_object(json_object_get(hello, "resident"))) {
         no_hello(o, "what came first is no resident's hello", err);
     } else {
-        ok = check_weights(o, resident, err) && rewrite(o, hello, out, err);
+        ok = check_weights(o, hello, err) && rewrite(o, hello, out, err);
     }
     json_decref(hello);
     return ok;

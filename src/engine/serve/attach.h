@@ -13,7 +13,9 @@ struct attach_options {
     const char *socket;
     const char *weights;
     bool speculative, trusted; /* else what a hello claims of them is left out */
-    bool tell_resident;        /* keeps the "resident" of the hello; with speculative only */
+    /* Keep what only a judge reads that asks for it: "resident" (with speculative), "arithmetic".
+     */
+    bool tell_resident, tell_arithmetic;
 };
 
 /* Until the input ends and the resident has answered all of it. Errors: unreachable (nobody listens

@@ -188,15 +188,15 @@ static bool identify(const struct resident_options *o, struct identity *out, str
     return resident_folder_identity(o->weights, out->folder, err);
 }
 
-/* The hello with what only the attaching worker reads, put into its last object. */
+/* The hello, and behind it what only the attaching worker reads. */
 static void write_hello(const struct worker *w, const struct identity *who, struct buffer *out)
 {
-    worker_write_hello(w, &who->wire, out);
-    out->length -= strlen("}}\n");
+    worker_write_hello(w, &who->wire, true, out);
+    out->length -= strlen("}\n");
     const size_t length = utf8_valid(who->weights, strlen(who->weights)) ? strlen(who->weights) : 0;
     buffer_text(out, ",\"" RESIDENT_KEY_WEIGHTS "\":");
     json_write_string(who->weights, length, out); /* no text: the folder's number tells */
-    buffer_printf(out, ",\"" RESIDENT_KEY_FOLDER "\":\"%s\"}}\n", who->folder);
+    buffer_printf(out, ",\"" RESIDENT_KEY_FOLDER "\":\"%s\"}\n", who->folder);
 }
 
 /* ---- sessions ---- */

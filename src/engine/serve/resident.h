@@ -25,11 +25,11 @@ bool resident_check(const struct resident_options *o, struct error *err);
  * a session that fails is told on stderr and ends no more than itself. */
 bool resident_serve(struct worker *w, const struct resident_options *o, struct error *err);
 
-/* What a resident's hello says beyond that of a worker, in its "resident", for the worker that
- * attaches (attach.h) and nobody else: the folder of the weights, links resolved, and its device
+/* What a resident's hello says beyond that of a worker, for the worker that attaches (attach.h) and
+ * nobody else: the folder of the weights, links resolved, and its device
  * and inode as "DEV:INO": the same folder may have another name inside a sandbox. */
-#define RESIDENT_KEY_WEIGHTS "weights"
-#define RESIDENT_KEY_FOLDER "weights_folder"
+#define RESIDENT_KEY_WEIGHTS "resident_weights"
+#define RESIDENT_KEY_FOLDER "resident_weights_folder"
 /* False where there is no such folder. text has room for 64 bytes. */
 bool resident_folder_identity(const char *folder, char text[64], struct error *err);
 

@@ -236,7 +236,8 @@ static char *device_text(struct arena *arena, const struct compute *compute)
                         compute_threads(compute));
 }
 
-static void fill_hello(const struct worker *w, struct arena *arena, struct wire_response *hello)
+static void fill_hello(const struct worker *w, bool tell_arithmetic, struct arena *arena,
+                       struct wire_response *hello)
 {
     const struct verbs *v = &w->verbs;
     const struct runner_manifest *m = v->manifest;
@@ -269,6 +270,9 @@ static void fill_hello(const struct worker *w, struct arena *arena, struct wire_
                                                                .sha256 = v->drafter.sha256,
                                                                .bytes = v->drafter.bytes,
                                                                .file_count = v->drafter.file_count};
+    if (tell_arithmetic)
+        hello->arithmetic.text =
+            compute_arithmetic(model_compute(v->model)) == ARITHMETIC_FAST ? "fast" : "strict";
     char *digest = arena_alloc(arena, SHA256_HEX);
     manifest_digest(m, digest);
     char *build = arena_printf(arena, "%s%s", manifest_build_text(), slowed_name());
@@ -351,11 +355,11 @@ static bool answer_line(struct worker *w, int output, const char *text, size_t l
 }
 
 void worker_write_hello(const struct worker *w, const struct wire_resident *resident,
-                        struct buffer *out)
+                        bool tell_arithmetic, struct buffer *out)
 {
     struct arena arena = {0};
     struct wire_response hello = {0};
-    fill_hello(w, &arena, &hello);
+    fill_hello(w, tell_arithmetic, &arena, &hello);
     if (resident)
         hello.resident = *resident;
     wire_response_encode(&hello, out);
@@ -397,11 +401,11 @@ bool worker_answer_lines(struct worker *w, struct line_reader *input, int output
     return ok;
 }
 
-bool worker_serve(struct worker *w, int input, int output, struct error *err)
+bool worker_serve(struct worker *w, bool tell_arithmetic, int input, int output, struct error *err)
 {
     struct line_reader reader = {.fd = input, .limit = WIRE_REQUEST_LIMIT};
     struct buffer hello = {0};
-    worker_write_hello(w, NULL, &hello);
+    worker_write_hello(w, NULL, tell_arithmetic, &hello);
     const bool ok = line_write(output, hello.data, hello.length, err) &&
                     worker_answer_lines(w, &reader, output, err);
     buffer_free(&hello);

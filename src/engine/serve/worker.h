@@ -38,10 +38,10 @@ bool worker_open(const struct worker_options *o, struct worker **out, struct err
 void worker_close(struct worker *w);
 const struct model_info *worker_model_info(const struct worker *w);
 
-/* Writes the hello, then one line per request line. True when the input ended between lines.
- * Errors: IO, REQUEST-CUT (the input ended inside a line). Refusals of requests are answers, not
- * errors. */
-bool worker_serve(struct worker *w, int input, int output, struct error *err);
+/* Writes the hello, then one line per request line; with tell_arithmetic the hello has a field that
+ * only our judge knows and asks for. True when the input ended between lines. Errors: IO,
+ * REQUEST-CUT (the input ended inside a line). Refusals of requests are answers, not errors. */
+bool worker_serve(struct worker *w, bool tell_arithmetic, int input, int output, struct error *err);
 
 /* The same in parts, for a process that serves one session after the other. A session begins with
  * nothing of the last one: no sequence, no poison, another nonce. The hello is one line with its
@@ -49,7 +49,7 @@ bool worker_serve(struct worker *w, int input, int output, struct error *err);
 bool worker_begin_session(struct worker *w, struct error *err);
 struct wire_resident;
 void worker_write_hello(const struct worker *w, const struct wire_resident *resident,
-                        struct buffer *out);
+                        bool tell_arithmetic, struct buffer *out);
 bool worker_answer_lines(struct worker *w, struct line_reader *input, int output,
                          struct error *err);
 

@@ -70,6 +70,7 @@ static bool check_correctness(struct official *r)
                                   .resources = r->o->resources,
                                   .sandbox = &s->candidate_sandbox,
                                   .yarn_magnitude = c->yarn_magnitude,
+                                  .arithmetic = c->engine_arithmetic,
                                   .withhold_text = true,
                                   .silent = true,
                                   .untimed = true,

@@ -198,7 +198,8 @@ static bool plan_workers(struct blocks_setup *s, struct error *err)
                                     .resources = o->resources,
                                     .block_protocol = true,
                                     .withhold_text = true,
-                                    .yarn_magnitude = s->contract->yarn_magnitude};
+                                    .yarn_magnitude = s->contract->yarn_magnitude,
+                                    .arithmetic = s->contract->engine_arithmetic};
     if (!client_deadlines_from_environment(&common, err) ||
         !client_ceiling_from_environment(&s->run_ceiling_seconds, err))
         return false;

@@ -198,6 +198,7 @@ bool bench_leg(struct bench *b, const struct bench_setting *s, int round, struct
         .environment = s->environment,
         .sandbox = &s->sandbox,
         .yarn_magnitude = c->yarn_magnitude,
+        .arithmetic = c->engine_arithmetic,
         .silent = true,
         .oracle = b->oracle,
         .rewarm_runs = c->rewarm_runs,

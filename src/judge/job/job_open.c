@@ -410,6 +410,7 @@ static bool plan_engines(struct job *j, struct error *err)
     struct job_engine *const engines[] = {&j->candidate, &j->baseline};
     for (size_t i = 0; i < 2; i++) {
         engines[i]->yarn_magnitude = j->contract->yarn_magnitude;
+        engines[i]->arithmetic = j->contract->engine_arithmetic;
         engines[i]->withhold_text = !j->o->local_dev;
         engines[i]->silent = j->o->quiet;
     }

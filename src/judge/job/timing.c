@@ -46,6 +46,7 @@ static bool start(const struct job_engine *e, bool timed, bool trusted, struct c
                                .speculative_v1_1 = timed,
                                .trusted = trusted,
                                .yarn_magnitude = e->yarn_magnitude,
+                               .arithmetic = e->arithmetic,
                                .echo_stderr = !e->silent && !e->withhold_text,
                                .withhold_text = e->withhold_text,
                                .sandbox = e->sandbox};

@@ -29,6 +29,7 @@ struct job_engine {
     const struct wire_spec *spec; /* sent on timed decode windows; NULL: none */
     const struct sandbox_plan *sandbox;
     const char *yarn_magnitude; /* the contract's */
+    const char *arithmetic;     /* its engine_arithmetic */
     bool withhold_text, silent;
 };
 

@@ -208,6 +208,7 @@ void part_identity(struct sheet *s, const struct report_source *r)
         {"engine's build", "runner_build"},
         {"backend", "engine_backend"},
         {"device", "engine_device"},
+        {"arithmetic", "engine_arithmetic"},
         {"model type", "runner_model_type"},
         {"manifest", "runner_manifest_sha256"},
         {"contract", "contract_sha256"},

@@ -55,6 +55,14 @@ static bool plan_sandbox(struct official *r, const struct official_tree *t, bool
     return true;
 }
 
+static int64_t draft_length(const struct wire_spec *spec)
+{
+    if (spec == NULL)
+        return 0;
+    const json_t *depth = json_object_get(spec->dflash, "depth");
+    return spec->has_mtp ? spec->mtp_depth.value : json_integer_value(depth);
+}
+
 /* A resident of the leg's own tree, ready before the worker starts. NULL where there are none. */
 static bool boot(struct official *r, const struct official_tree *t, const struct wire_spec *spec,
                  struct resident **out, struct error *err)
@@ -62,13 +70,14 @@ static bool boot(struct official *r, const struct official_tree *t, const struct
     *out = NULL;
     if (!r->residents)
         return true;
-    const struct resident_plan plan = {
-        .workspace = t->workspace,
-        .cuda = contract_is_cuda(r->contract),
-        .spec_mode = spec != NULL ? spec->mode : NULL,
-        .draft_length = spec != NULL && spec->has_mtp ? spec->mtp_depth.value : 0,
-        .environment = environ,
-        .silent = r->o->quiet};
+    const struct resident_plan plan = {.workspace = t->workspace,
+                                       .cuda = contract_is_cuda(r->contract),
+                                       .spec_mode = spec != NULL ? spec->mode : NULL,
+                                       .draft_length = draft_length(spec),
+                                       .environment = environ,
+                                       .yarn_magnitude = r->contract->yarn_magnitude,
+                                       .arithmetic = r->contract->engine_arithmetic,
+                                       .silent = r->o->quiet};
     return resident_boot(&plan, out, err);
 }
 
@@ -99,6 +108,7 @@ static bool run_in_tree(struct official *r, const struct official_tree *t, bool 
     plan->weights = t->weights;
     plan->resources = r->o->resources;
     plan->yarn_magnitude = r->contract->yarn_magnitude;
+    plan->arithmetic = r->contract->engine_arithmetic;
     plan->withhold_text = !r->o->local;
     plan->silent = !r->o->local || r->o->quiet; /* an engine's log is no part of a ranked run */
     plan->sandbox = &sandbox;
@@ -275,6 +285,7 @@ bool official_replay(struct official *r, struct error *err)
                                      .weights = r->reference.weights,
                                      .resources = r->o->resources,
                                      .yarn_magnitude = r->contract->yarn_magnitude,
+                                     .arithmetic = r->contract->engine_arithmetic,
                                      .trusted = true,
                                      .withhold_text = true,
                                      .sandbox = &sandbox};

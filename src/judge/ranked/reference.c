@@ -164,6 +164,7 @@ static bool run_leg(struct reference *r, size_t golden, const struct quiet_point
                                   .environment = environment,
                                   .sandbox = sandbox,
                                   .yarn_magnitude = r->contract->yarn_magnitude,
+                                  .arithmetic = r->contract->engine_arithmetic,
                                   .silent = r->o->silent,
                                   .oracle = r->goldens[golden].oracle,
                                   .warmup_runs = r->contract->official_prefill_warmup_runs,
@@ -191,6 +192,8 @@ static bool run_served_leg(struct reference *r, size_t golden, const struct quie
     const struct resident_plan plan = {.workspace = r->roots.workspace,
                                        .cuda = r->cuda,
                                        .environment = environ,
+                                       .yarn_magnitude = r->contract->yarn_magnitude,
+                                       .arithmetic = r->contract->engine_arithmetic,
                                        .silent = r->o->silent};
     struct resident *resident;
     struct sandbox_plan sandbox;

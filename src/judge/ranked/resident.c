@@ -28,7 +28,7 @@ struct resident {
     struct child *guard;
     struct launch_log *log;
     const char *script, *folder, *socket;
-    const char *variables[3];
+    const char *variables[4];
     int boot_seconds, stop_seconds;
     bool silent, withhold_text, stopped;
     struct error outcome; /* of the stop; name "" where it went well */
@@ -137,9 +137,10 @@ static bool start_guard(struct resident *r, const struct resident_plan *p, const
                                 arena_printf(&r->arena, "%lld", (long long)p->draft_length),
                                 NULL};
     r->log = launch_log_new(!p->silent);
+    const char *const *environment = launch_environment_arithmetic(
+        &r->arena, launch_environment(&r->arena, p->environment, p->yarn_magnitude), p->arithmetic);
     const struct child_options options = {.argv = argv,
-                                          .envp =
-                                              launch_environment(&r->arena, p->environment, NULL),
+                                          .envp = environment,
                                           .working_directory = workspace,
                                           .on_stderr_line = launch_log_line,
                                           .context = r->log,
@@ -258,8 +259,9 @@ bool resident_boot(const struct resident_plan *p, struct resident **out, struct 
         return false;
     }
     r->variables[0] = arena_printf(&r->arena, "%s=%s", socket_variable, r->socket);
+    r->variables[1] = "BENCH_WORKER_RESIDENT_HELLO=1";
     if (p->cuda)
-        r->variables[1] = arena_printf(&r->arena, "%s=%s", cuda_variable, r->socket);
+        r->variables[2] = arena_printf(&r->arena, "%s=%s", cuda_variable, r->socket);
     *out = r;
     return true;
 }
@@ -280,7 +282,7 @@ char *const *resident_environment(const struct resident *r, struct arena *a,
     size_t count = 0, n = 0;
     while (environment != NULL && environment[count] != NULL)
         count++;
-    char **all = arena_array(a, count + 3, sizeof *all);
+    char **all = arena_array(a, count + 4, sizeof *all);
     for (size_t i = 0; i < count; i++)
         if (!names(environment[i], socket_variable) && !names(environment[i], cuda_variable))
             all[n++] = environment[i];

@@ -33,8 +33,9 @@ struct resident_plan {
     int64_t draft_length;           /* 0: serial, as the control leg always is */
     int boot_seconds, stop_seconds; /* 0: the defaults above */
     char *const *environment;       /* the judge's own; the script gets what a worker would */
-    bool silent;                    /* the script's stderr is not shown */
-    bool withhold_text;             /* official runs: no error holds a word of it */
+    const char *yarn_magnitude, *arithmetic; /* the contract's: it loads what the worker would */
+    bool silent;                             /* the script's stderr is not shown */
+    bool withhold_text;                      /* official runs: no error holds a word of it */
 };
 
 struct resident;
@@ -42,8 +43,8 @@ struct resident;
  * Errors: LEG-SERVE-SCRIPT-MISSING, LEG-SERVE-BOOT-FAILED, Interrupted. */
 bool resident_boot(const struct resident_plan *p, struct resident **out, struct error *err);
 const char *resident_socket(const struct resident *r); /* absolute */
-/* NAME=VALUE for the worker, NULL-terminated: BENCH_WORKER_RESIDENT_SOCKET, and on cuda
- * DS4_RESIDENT_SOCKET. Valid until resident_free. */
+/* NAME=VALUE for the worker, NULL-terminated: BENCH_WORKER_RESIDENT_SOCKET,
+ * BENCH_WORKER_RESIDENT_HELLO=1, and on cuda DS4_RESIDENT_SOCKET. Valid until resident_free. */
 const char *const *resident_variables(const struct resident *r);
 /* The judge's environment with them: what sandbox_plan must see to let the worker reach it. */
 char *const *resident_environment(const struct resident *r, struct arena *a,
