@@ -437,14 +437,128 @@ static void test_rows(void)
     }
 }
 
+/* ---- Times ---- */
+
+/* Layers whose rings together are more than L2 holds. */
+static void time_shape(int heads, int window, int64_t pos0, int rows)
+{
+    const int kv_heads = 8, dim = 128, layers = window > 0 || pos0 < 4096 ? 40 : 10;
+    struct layer g[40];
+    memset((void *)g, 0, sizeof g);
+    const int wide = heads * dim, narrow = kv_heads * dim;
+    const size_t stride = (size_t)(wide + 2 * narrow + heads);
+    for (int i = 0; i < layers; i++) {
+        g[i].heads = heads;
+        g[i].kv_heads = kv_heads;
+        g[i].head_dim = dim;
+        g[i].window = window;
+        g[i].rotary = window > 0 ? 128 : 64;
+        g[i].input_scale = 1.0f;
+        g[i].positions = pos0 + rows;
+        g[i].capacity = window > 0 ? window + rows : pos0 + rows;
+        layer_new(&g[i], rows);
+    }
+    uint16_t *projected = (uint16_t *)device_new((size_t)rows * stride * 2, NULL);
+    uint16_t *out = (uint16_t *)device_new((size_t)rows * (size_t)wide * 2, NULL);
+    g[0].input->pos0 = pos0;
+    g[0].input->rows = rows;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t run;
+    cudaEvent_t from, to;
+    must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
+    must(cudaEventCreate(&from), "an event");
+    must(cudaEventCreate(&to), "an event");
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capturing");
+    struct cuda_launch l = launch_of(g[0].step, true);
+    l.stream = stream;
+    cuda_set_step(&l, g[0].input, g[0].step);
+    for (int i = 0; i < layers; i++) {
+        struct cuda_attend a = {};
+        a.w = &g[i].weights;
+        a.kv = &g[i].ring;
+        a.projected = projected;
+        a.projected_stride = stride;
+        a.rows = rows;
+        a.chunks = cuda_chunks(pos0, rows);
+        a.out = out;
+        a.scratch = g[0].scratch;
+        cuda_attend(&l, &a);
+    }
+    must(cudaStreamEndCapture(stream, &graph), "capturing");
+    must(cudaGraphInstantiate(&run, graph, 0), "a graph");
+    if (fault.set) {
+        printf("%s\n", fault.error.message);
+        exit(1);
+    }
+    const int times = rows > CUDA_RECORD_ROWS ? 3 : 20;
+    float least = 1e30f;
+    for (int i = 0; i < times + 2; i++) {
+        float ms;
+        must(cudaEventRecord(from, stream), "an event");
+        must(cudaGraphLaunch(run, stream), "a graph");
+        must(cudaEventRecord(to, stream), "an event");
+        must(cudaStreamSynchronize(stream), "a graph");
+        must(cudaEventElapsedTime(&ms, from, to), "an event");
+        least = i >= 2 && ms < least ? ms : least;
+    }
+    const int64_t seen = window > 0 && pos0 + 1 > window ? window : pos0 + 1;
+    const double microseconds = (double)least * 1e3 / layers;
+    printf("%d heads, window %d, position %lld, %d rows, %d multiprocessors: %.2f us a layer, "
+           "%.0f GB/s of keys and values of the first row\n",
+           heads, window, (long long)pos0, rows, device.multiprocessors, microseconds,
+           (double)(seen * kv_heads * dim * 4) / microseconds * 1e-3);
+    cudaGraphExecDestroy(run);
+    cudaGraphDestroy(graph);
+    cudaEventDestroy(from);
+    cudaEventDestroy(to);
+    cudaStreamDestroy(stream);
+    cudaFree(projected);
+    cudaFree(out);
+    for (int i = 0; i < layers; i++)
+        layer_free(&g[i]);
+}
+
+static int time_all(void)
+{
+    struct cudaDeviceProp about;
+    must(cudaGetDeviceProperties(&about, 0), "a device");
+    device.multiprocessors = about.multiProcessorCount;
+    device.shared_most = about.sharedMemPerBlockOptin;
+    static const int rows[] = {1, 2, 4, 8, 16};
+    for (int i = 0; i < 5; i++) {
+        time_shape(64, 512, 600, rows[i]);
+        time_shape(48, 0, 600, rows[i]);
+        time_shape(48, 0, 4100, rows[i]);
+        time_shape(48, 0, 8100, rows[i]);
+    }
+    /* Other cuts of the same work: what a device of so many multiprocessors would be given. */
+    static const int processors[] = {32, 264, 1056};
+    for (int i = 0; i < 3; i++) {
+        device.multiprocessors = processors[i];
+        time_shape(64, 512, 600, 1);
+        time_shape(64, 512, 600, 2);
+        time_shape(64, 512, 600, 4);
+        time_shape(48, 0, 600, 1);
+        time_shape(48, 0, 4100, 1);
+        time_shape(48, 0, 8100, 1);
+    }
+    device.multiprocessors = about.multiProcessorCount;
+    time_shape(64, 512, 0, 512);
+    time_shape(48, 0, 0, 512);
+    time_shape(64, 512, 4096, 512);
+    time_shape(48, 0, 4096, 512);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
-    (void)argc;
-    (void)argv;
     machine_float_enter();
     device.multiprocessors = 4;
     device.shared_most = 227 * 1024;
     device.major = 9;
+    if (argc > 1 && strcmp(argv[1], "--time") == 0)
+        return time_all();
     test_rows();
     test_layers();
     printf("%d checks, %d failed\n", checks, failures);
