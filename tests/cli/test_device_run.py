@@ -1,0 +1,139 @@
+"""tests/device/run, the one command for a GPU, tried on the processor and small weights: what it reports,
+and that what could not run, or came out otherwise, is never told as passed."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+from conftest import BUILD, ROOT
+
+
+def device_run(out, *flags, build=BUILD):
+    result = subprocess.run([sys.executable, str(ROOT / "tests/device/run"), "--out", str(out), "--backend", "cpu",
+                             "--small", "--build", str(build), *map(str, flags)],
+                            capture_output=True, text=True, timeout=300)
+    reports = sorted(out.glob("cpu-*.json"))
+    return result, json.loads(reports[-1].read_text()) if reports else None
+
+
+def states(report):
+    return {c["name"]: c["state"] for p in report["parts"] for c in p["checks"]}
+
+
+@pytest.fixture(scope="module")
+def measured(build, tmp_path_factory):
+    out = tmp_path_factory.mktemp("report")
+    result, report = device_run(out, "--only", "weights,bench", "--decode-tokens", 4)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return out, report
+
+
+def test_made_up_weights_are_measured(measured):
+    out, report = measured
+    assert [p["state"] for p in report["parts"]] == ["passed", "passed"]
+    bench = {c["name"]: c["figures"]["bench"] for c in report["parts"][1]["checks"]}
+    assert set(bench) == {"shipped strict", "int8 strict"}
+    for b in bench.values():
+        assert [d["context"] for d in b["decode"]] == [512, 8192]
+        assert b["simulated"]["acceptance"] == 0.75
+    less = bench["int8 strict"]["decode"][0]["weight_bytes_per_token"]
+    assert less < bench["shipped strict"]["decode"][0]["weight_bytes_per_token"]
+    for part in report["parts"]:
+        assert all(c["command"] and "$BUILD" in c["command"] for c in part["checks"])
+    assert not list(out.glob("scratch"))
+
+
+def test_a_trial_meets_nothing(measured):
+    _, report = measured
+    assert report["small"] and all(t["met"] is None for t in report["targets"])
+    assert len(report["targets"]) == 8
+
+
+def test_page_says_what_it_is(measured):
+    out, report = measured
+    page = next(out.glob("cpu-*.md")).read_text()
+    for text in ("A trial of the script, not a measurement", "**simulated** acceptance of 75%", "times one row",
+                 "## weights: passed", "## bench: passed", "synth-checkpoint"):
+        assert text in page, text
+    assert report["commit"] is None or report["commit"][:40] in page
+
+
+def test_bits_of_the_processor(build, tmp_path):
+    if not (build / "tests/test_blocks").exists():
+        pytest.skip("the unit tests are not built")
+    result, report = device_run(tmp_path, "--only", "bits")
+    assert result.returncode == 0, result.stdout
+    found = states(report)
+    assert sum("are the committed ones" in n for n in found) == 10
+    assert sum("are the processor's" in n for n in found) >= 18
+    assert sum("are serial decoding" in n for n in found) == 16
+    assert "K rows give what one row gives (rounds of 2 to 16 rows)" in found
+
+
+def test_what_is_not_there_is_missing_not_passed(tmp_path):
+    result, report = device_run(tmp_path, "--only", "bits,bench,drift", build=tmp_path / "nothing")
+    assert result.returncode == 1
+    assert {p["part"]: p["state"] for p in report["parts"]} == {"bits": "missing", "drift": "missing",
+                                                                "bench": "missing"}
+    assert "missing" in result.stdout
+
+
+def test_another_bit_fails(build, tmp_path):
+    """A worker that answers, and wrongly."""
+    fake = tmp_path / "fake"
+    fake.mkdir()
+    real = build / "bench-worker"
+    (fake / "bench-worker").write_text(f"#!/bin/sh\n[ \"$1\" = logits ] && set -- \"$@\" --yarn-magnitude derived\n"
+                                       f"exec {real} \"$@\"\n")
+    (fake / "bench-worker").chmod(0o755)
+    result, report = device_run(tmp_path / "out", "--only", "bits", build=fake)
+    assert result.returncode == 1
+    wrong = [n for n, s in states(report).items() if s == "failed" and "attention_factor" in n]
+    assert len(wrong) == 9 and "not" in result.stdout
+
+
+def test_time_that_is_up_is_missing(build, tmp_path):
+    result, report = device_run(tmp_path, "--only", "weights,bench", "--limit", 4)
+    assert result.returncode == 1
+    assert [p["state"] for p in report["parts"]] == ["missing", "missing"]
+
+
+def test_command_line(tmp_path):
+    result, _ = device_run(tmp_path, "--only", "bits,everything")
+    assert result.returncode == 2 and "everything" in result.stderr
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"tests/device/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_targets_are_met_or_not():
+    report = load("device_report")
+
+    def bench(name, tokens, share, verify):
+        return {"name": name, "state": "measured", "figures": {"bench": {
+            "decode": [{"context": 512, "tokens_per_second": tokens, "share_of_roofline": share,
+                        "verify": [{"rows": r, "relative": v} for r, v in verify.items()]}],
+            "prefill": {"tokens_per_second": 16000.0},
+            "simulated": {"rounds": [{"rows": 4, "times_serial": 1.6}]}}}}
+
+    parts = [{"part": "bench", "checks": [bench("shipped strict", 820.0, 0.78, {1: 1.0, 2: 1.14, 4: 1.4}),
+                                          bench("shipped fast", 820.0, 0.78, {1: 1.0}),
+                                          bench("int8 strict", 1000.0, 0.7, {1: 1.0})]},
+             {"part": "judge", "checks": [{"name": "laguna-nano, judged by benchd", "state": "passed", "figures": {}}]}]
+    assert [t["met"] for t in report.targets(parts)] == [True, True, True, False, True, True, False, True]
+    assert all(t["met"] is None for t in report.targets([]))
+
+
+def test_drift_is_counted():
+    checks = load("device_checks")
+    import array
+    strict, fast = array.array("f", [1, 2, 3, 4, 5, 6]).tobytes(), array.array("f", [1, 2, 3.5, 7, 5, 6]).tobytes()
+    worst, rows, same, mean = checks.compare(strict, fast, 3)
+    assert (worst, rows, same) == (3.0, 2, 1) and abs(mean - 3.5 / 6) < 1e-9
