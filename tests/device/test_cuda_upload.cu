@@ -839,6 +839,12 @@ static int time_file(const char *path)
 
 int main(int argc, char **argv)
 {
+    struct cuda_device device;
+    struct error err = {};
+    if (!cuda_device_open(&device, &err)) {
+        printf("test_cuda_upload: %s: %s\n", err.name, err.message);
+        return 1;
+    }
     if (argc > 1 && strcmp(argv[1], "--time") == 0)
         return time_memory(argc > 2 ? strtod(argv[2], NULL) : 8);
     if (argc > 2 && strcmp(argv[1], "--time-file") == 0)

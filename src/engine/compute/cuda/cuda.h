@@ -127,8 +127,8 @@ struct cuda_context {
 };
 
 /* All that has been copied, shared by the instances of a device: found again by the host's
- * pointers. Copies go through two pinned staging buffers and are brought into lanes order by a
- * kernel on the device. */
+ * pointers. Copies go through pinned buffers (staging.h) and are brought into lanes order by a
+ * kernel on the device; a block has one allocation, without what is shared. */
 struct cuda_weights;
 bool cuda_weights_new(struct cuda_fault *fault, cudaStream_t stream, struct cuda_weights **out);
 void cuda_weights_free(struct cuda_weights *w);

@@ -17,14 +17,15 @@ extern "C" {
 enum {
     SLOTS = 4,
     SLOT_BYTES = 16 << 20,
+    FILLING = 2,            /* slots that are filled at a time, while the others are on their way */
     UNIT_BYTES = 512 << 10, /* what a thread copies at a time */
     MOST_SEGMENTS = 256,
-    MOST_UNITS = MOST_SEGMENTS + SLOT_BYTES / UNIT_BYTES,
     MOST_THREADS = 8,
     ALIGN = 256,
     AHEAD_BYTES = 128 << 20, /* of a cold file, asked for before it is needed */
     ADVICE_BYTES = 2 << 20,
-    MOST_ADVICE = 2 * AHEAD_BYTES / ADVICE_BYTES,
+    MOST_ADVICE = AHEAD_BYTES / ADVICE_BYTES, /* for one slot */
+    MOST_UNITS = MOST_SEGMENTS + SLOT_BYTES / UNIT_BYTES + MOST_ADVICE,
     HEARD_FROM = 64 << 20 /* less is copied before a program could say that it was stopped */
 };
 
@@ -35,20 +36,23 @@ struct segment {
     size_t offset, bytes;
 };
 
-struct slot {
-    uint8_t *host, *device;
-    cudaStream_t stream;
-    cudaEvent_t done;
-    bool used;
-    struct segment segments[MOST_SEGMENTS];
-    int segment_count;
-    size_t bytes;
-};
-
 struct unit {
     uint8_t *to; /* NULL: only asked for, to be there later */
     const uint8_t *from;
     size_t bytes;
+};
+
+/* A slot is planned, filled by the threads, sent, and free again when its event has happened. While
+ * one is filled the next is planned, so that the threads always have work. */
+struct slot {
+    uint8_t *host, *device;
+    cudaStream_t stream;
+    cudaEvent_t sent;
+    struct segment segments[MOST_SEGMENTS];
+    int segment_count;
+    size_t bytes;
+    struct unit units[MOST_UNITS];
+    int units_end, units_taken, units_done; /* taken and done under the lock */
 };
 
 /* Where the reading ahead has come to. */
@@ -60,34 +64,35 @@ struct cursor {
 struct staging {
     struct cuda_fault *fault;
     cudaStream_t stream;
-    struct slot slots[SLOTS];
-    int slot;
     bool open; /* buffers and threads are there */
     unsigned kernels;
     uint64_t done, total;
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *context;
 
-    struct unit units[MOST_UNITS], advice[MOST_ADVICE]; /* advice is worked through first */
-    size_t unit_count, advice_count;
-    size_t next_unit; /* atomic */
-    bool cold;        /* atomic; the last unit had to be waited for */
-    size_t page;
+    /* Slot n % SLOTS is the n-th; those from sent to filling may be filled, that one is planned. */
+    struct slot slots[SLOTS];
+    uint64_t sent, filling;
 
-    const struct staging_piece *pieces; /* of this staging_copy, for reading ahead */
+    const struct staging_piece *pieces; /* of this staging_copy */
     int piece_count;
     struct cursor ahead;
-    uint64_t ahead_bytes;  /* of this copy, before the cursor */
-    uint64_t staged_bytes; /* of this copy, in slots */
+    uint64_t ahead_bytes;   /* of this copy, before the cursor */
+    uint64_t planned_bytes; /* of this copy */
+    bool cold;              /* atomic; the last unit had to be waited for */
+    size_t page;
 
     pthread_t threads[MOST_THREADS];
     int thread_count;
     pthread_mutex_t lock;
-    pthread_cond_t work, finished;
-    unsigned round; /* a new one for each filling */
-    int active;     /* threads that copy */
-    bool filling, stop;
+    pthread_cond_t work, filled;
+    bool stop;
 };
+
+static struct slot *slot_of(struct staging *s, uint64_t n)
+{
+    return &s->slots[n % SLOTS];
+}
 
 /* ---- The host's side: threads that copy units ---- */
 
@@ -98,85 +103,85 @@ static double seconds_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void advise(const struct staging *s, const uint8_t *from, size_t bytes, int advice)
-{
-    const uintptr_t begin = (uintptr_t)from / s->page * s->page;
-    madvise((void *)begin, (uintptr_t)from + bytes - begin, advice);
-}
-
 static void copy_unit(struct staging *s, const struct unit *u)
 {
     const double slow = 1.5e-9; /* seconds a byte: a disk's, not memory's */
     if (u->to == NULL) {
-        advise(s, u->from, u->bytes, MADV_WILLNEED);
+        const uintptr_t begin = (uintptr_t)u->from / s->page * s->page;
+        madvise((void *)begin, (uintptr_t)u->from + u->bytes - begin, MADV_WILLNEED);
         return;
     }
     const double begun = seconds_now();
-    /* All pages at once, in place of a fault for each few. */
-#ifdef MADV_POPULATE_READ
-    advise(s, u->from, u->bytes, MADV_POPULATE_READ);
-#endif
     memcpy(u->to, u->from, u->bytes);
     if (u->bytes >= UNIT_BYTES / 2)
         __atomic_store_n(&s->cold, seconds_now() - begun > slow * (double)u->bytes,
                          __ATOMIC_RELAXED);
 }
 
-/* False when none is left to take. */
+/* Copies one unit of the oldest slot that has any left; false when none has. Under the lock, which
+ * is let go of meanwhile. */
 static bool copy_next(struct staging *s)
 {
-    const size_t i = __atomic_fetch_add(&s->next_unit, 1, __ATOMIC_RELAXED);
-    if (i >= s->advice_count + s->unit_count)
-        return false;
-    copy_unit(s, i < s->advice_count ? &s->advice[i] : &s->units[i - s->advice_count]);
-    return true;
+    for (uint64_t n = s->sent; n < s->filling; n++) {
+        struct slot *slot = slot_of(s, n);
+        if (slot->units_taken == slot->units_end)
+            continue;
+        const struct unit u = slot->units[slot->units_taken++];
+        pthread_mutex_unlock(&s->lock);
+        copy_unit(s, &u);
+        pthread_mutex_lock(&s->lock);
+        if (++slot->units_done == slot->units_end)
+            pthread_cond_signal(&s->filled);
+        return true;
+    }
+    return false;
 }
 
 static void *copy_thread(void *argument)
 {
     struct staging *s = (struct staging *)argument;
-    unsigned seen = 0;
     pthread_mutex_lock(&s->lock);
-    while (!s->stop) {
-        if (!s->filling || seen == s->round) {
+    while (!s->stop)
+        if (!copy_next(s))
             pthread_cond_wait(&s->work, &s->lock);
-            continue;
-        }
-        seen = s->round;
-        s->active++;
-        pthread_mutex_unlock(&s->lock);
-        while (copy_next(s)) {
-        }
-        pthread_mutex_lock(&s->lock);
-        if (--s->active == 0)
-            pthread_cond_signal(&s->finished);
-    }
     pthread_mutex_unlock(&s->lock);
     return NULL;
 }
 
-/* Copies all units; this thread is one of those that do. */
-static void copy_units(struct staging *s)
+/* The planned slot is the threads' now. */
+static void hand_over(struct staging *s)
 {
-    const bool together = s->unit_count > 1 && s->thread_count > 0;
-    s->next_unit = 0;
-    if (together) {
-        pthread_mutex_lock(&s->lock);
-        s->round++;
-        s->filling = true;
-        pthread_cond_broadcast(&s->work);
-        pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&s->lock);
+    s->filling++;
+    pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Until the oldest slot is filled; this thread is one of those that do. */
+static void wait_filled(struct staging *s)
+{
+    const struct slot *slot = slot_of(s, s->sent);
+    pthread_mutex_lock(&s->lock);
+    while (slot->units_done < slot->units_end)
+        if (!copy_next(s))
+            pthread_cond_wait(&s->filled, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* What no thread has begun is left; what one has, is waited for. */
+static void drop_slots(struct staging *s)
+{
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < SLOTS; i++) {
+        struct slot *slot = &s->slots[i];
+        slot->units_end = slot->units_taken;
+        while (slot->units_done < slot->units_end)
+            pthread_cond_wait(&s->filled, &s->lock);
+        slot->units_end = slot->units_taken = slot->units_done = slot->segment_count = 0;
+        slot->bytes = 0;
     }
-    while (copy_next(s)) {
-    }
-    if (together) {
-        pthread_mutex_lock(&s->lock);
-        s->filling = false;
-        while (s->active > 0)
-            pthread_cond_wait(&s->finished, &s->lock);
-        pthread_mutex_unlock(&s->lock);
-    }
-    s->unit_count = s->advice_count = 0;
+    s->sent = s->filling = 0;
+    pthread_mutex_unlock(&s->lock);
 }
 
 /* Threads that cannot be started are not needed. */
@@ -207,13 +212,13 @@ static void end_threads(struct staging *s)
 }
 
 /* Where the files are cold, units that ask for what comes next. */
-static void read_ahead(struct staging *s)
+static void plan_ahead(struct staging *s, struct slot *slot)
 {
     if (!__atomic_load_n(&s->cold, __ATOMIC_RELAXED))
         return;
-    const uint64_t until = s->staged_bytes + AHEAD_BYTES;
-    while (s->ahead.piece < s->piece_count && s->ahead_bytes < until &&
-           s->advice_count < MOST_ADVICE) {
+    const uint64_t until = s->planned_bytes + AHEAD_BYTES;
+    int most = MOST_ADVICE;
+    while (s->ahead.piece < s->piece_count && s->ahead_bytes < until && most > 0) {
         struct cursor *c = &s->ahead;
         const struct staging_piece *p = &s->pieces[c->piece];
         if (c->source == p->source_count) {
@@ -221,19 +226,20 @@ static void read_ahead(struct staging *s)
             continue;
         }
         const struct staging_source *from = &p->sources[c->source];
-        const size_t left = from->rows * p->row_bytes - c->at;
-        if (left == 0) {
+        uint64_t bytes = from->rows * p->row_bytes - c->at;
+        if (bytes == 0) {
             *c = cursor{c->piece, c->source + 1, 0};
             continue;
         }
-        uint64_t bytes = left;
-        if (s->ahead_bytes < s->staged_bytes) { /* this was read already */
-            if (bytes > s->staged_bytes - s->ahead_bytes)
-                bytes = s->staged_bytes - s->ahead_bytes;
-        } else {
-            if (bytes > ADVICE_BYTES)
-                bytes = ADVICE_BYTES;
-            s->advice[s->advice_count++] = unit{NULL, from->from + c->at, (size_t)bytes};
+        const bool behind = s->ahead_bytes < s->planned_bytes; /* it is read already */
+        uint64_t step = ADVICE_BYTES;
+        if (behind)
+            step = s->planned_bytes - s->ahead_bytes;
+        if (bytes > step)
+            bytes = step;
+        if (!behind) {
+            slot->units[slot->units_end++] = unit{NULL, from->from + c->at, (size_t)bytes};
+            most--;
         }
         c->at += (size_t)bytes;
         s->ahead_bytes += bytes;
@@ -255,8 +261,8 @@ static void close_slots(struct staging *s)
             cudaStreamSynchronize(slot->stream); /* an error was or will be told by another call */
             cudaStreamDestroy(slot->stream);
         }
-        if (slot->done != NULL)
-            cudaEventDestroy(slot->done);
+        if (slot->sent != NULL)
+            cudaEventDestroy(slot->sent);
         if (slot->host != NULL)
             cudaFreeHost(slot->host);
         cuda_memory_free(slot->device);
@@ -270,7 +276,7 @@ static bool open_slots(struct staging *s)
         struct slot *slot = &s->slots[i];
         if (!ok(s, cudaStreamCreateWithFlags(&slot->stream, cudaStreamNonBlocking),
                 "cudaStreamCreate") ||
-            !ok(s, cudaEventCreateWithFlags(&slot->done, cudaEventDisableTiming),
+            !ok(s, cudaEventCreateWithFlags(&slot->sent, cudaEventDisableTiming),
                 "cudaEventCreate") ||
             !ok(s, cudaMallocHost((void **)&slot->host, SLOT_BYTES), "pinned memory to load by") ||
             !cuda_memory_new(s->fault, SLOT_BYTES, "loading weights", (void **)&slot->device))
@@ -288,7 +294,6 @@ static bool open_all(struct staging *s)
         return false;
     }
     start_threads(s);
-    s->slot = 0;
     s->open = true;
     return true;
 }
@@ -297,6 +302,7 @@ static void close_all(struct staging *s)
 {
     if (!s->open)
         return;
+    drop_slots(s);
     end_threads(s);
     close_slots(s);
     s->open = false;
@@ -360,33 +366,54 @@ static bool interrupted(struct staging *s)
     return true;
 }
 
-/* Fills the slot and sends it off; the next one is free then. */
-static bool submit(struct staging *s)
+/* Sends the oldest slot as soon as it is filled. */
+static bool send_next(struct staging *s)
 {
-    struct slot *slot = &s->slots[s->slot];
-    if (slot->segment_count == 0)
-        return true;
-    read_ahead(s);
-    copy_units(s);
+    struct slot *slot = slot_of(s, s->sent);
+    wait_filled(s);
     if (interrupted(s) || !send_slot(s, slot) || !repack_slot(s, slot) ||
-        !ok(s, cudaEventRecord(slot->done, slot->stream), "cudaEventRecord") ||
-        !ok(s, cudaStreamWaitEvent(s->stream, slot->done, 0), "cudaStreamWaitEvent"))
+        !ok(s, cudaEventRecord(slot->sent, slot->stream), "cudaEventRecord") ||
+        !ok(s, cudaStreamWaitEvent(s->stream, slot->sent, 0), "cudaStreamWaitEvent"))
         return false;
     for (int i = 0; i < slot->segment_count; i++)
         s->done += slot->segments[i].bytes;
     if (s->progress != NULL)
         s->progress(s->context, s->done < s->total ? s->done : s->total, s->total);
-    slot->segment_count = 0;
+    pthread_mutex_lock(&s->lock);
+    slot->units_end = slot->units_taken = slot->units_done = slot->segment_count = 0;
     slot->bytes = 0;
-    s->slot = (s->slot + 1) % SLOTS;
-    return ok(s, cudaEventSynchronize(s->slots[s->slot].done), "copying weights");
+    s->sent++;
+    pthread_mutex_unlock(&s->lock);
+    return true;
 }
 
-static void add_units(struct staging *s, uint8_t *to, const uint8_t *from, size_t bytes)
+/* Hands the planned slot over, and waits for another one to be free. */
+static bool turn(struct staging *s)
+{
+    if (slot_of(s, s->filling)->segment_count == 0)
+        return true;
+    hand_over(s);
+    while (s->filling - s->sent >= FILLING)
+        if (!send_next(s))
+            return false;
+    return ok(s, cudaEventSynchronize(slot_of(s, s->filling)->sent), "copying weights");
+}
+
+static bool send_all(struct staging *s)
+{
+    if (!turn(s))
+        return false;
+    while (s->sent < s->filling)
+        if (!send_next(s))
+            return false;
+    return true;
+}
+
+static void add_units(struct slot *slot, uint8_t *to, const uint8_t *from, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += UNIT_BYTES) {
         const size_t left = bytes - at, most = UNIT_BYTES;
-        s->units[s->unit_count++] = unit{to + at, from + at, left < most ? left : most};
+        slot->units[slot->units_end++] = unit{to + at, from + at, left < most ? left : most};
     }
 }
 
@@ -394,21 +421,23 @@ static bool copy_source(struct staging *s, const struct staging_piece *p,
                         const struct staging_source *source, size_t row)
 {
     for (size_t at = 0; at < source->rows;) {
-        struct slot *slot = &s->slots[s->slot];
+        struct slot *slot = slot_of(s, s->filling);
         const size_t offset = (slot->bytes + ALIGN - 1) / ALIGN * ALIGN;
         size_t rows = offset < SLOT_BYTES ? (SLOT_BYTES - offset) / p->row_bytes : 0;
         if (rows == 0 || slot->segment_count == MOST_SEGMENTS) {
-            if (!submit(s))
+            if (!turn(s))
                 return false;
             continue;
         }
         if (rows > source->rows - at)
             rows = source->rows - at;
         const size_t bytes = rows * p->row_bytes;
+        if (slot->segment_count == 0)
+            plan_ahead(s, slot);
         slot->segments[slot->segment_count++] = segment{p, row + at, rows, offset, bytes};
         slot->bytes = offset + bytes;
-        s->staged_bytes += bytes;
-        add_units(s, slot->host + offset, source->from + at * p->row_bytes, bytes);
+        s->planned_bytes += bytes;
+        add_units(slot, slot->host + offset, source->from + at * p->row_bytes, bytes);
         at += rows;
     }
     return true;
@@ -425,7 +454,7 @@ static bool copy_pieces(struct staging *s)
             row += p->sources[j].rows;
         }
     }
-    return submit(s);
+    return send_all(s);
 }
 
 bool staging_copy(struct staging *s, const struct staging_piece *pieces, int count)
@@ -444,10 +473,9 @@ bool staging_copy(struct staging *s, const struct staging_piece *pieces, int cou
     s->pieces = pieces;
     s->piece_count = count;
     s->ahead = cursor{0, 0, 0};
-    s->ahead_bytes = s->staged_bytes = 0;
+    s->ahead_bytes = s->planned_bytes = 0;
     if (copy_pieces(s))
         return true;
-    s->unit_count = s->advice_count = 0;
     close_all(s);
     return false;
 }
@@ -486,7 +514,7 @@ struct staging *staging_new(struct cuda_fault *fault, cudaStream_t stream)
     s->page = (size_t)sysconf(_SC_PAGESIZE);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
-    pthread_cond_init(&s->finished, NULL);
+    pthread_cond_init(&s->filled, NULL);
     return s;
 }
 
@@ -497,6 +525,6 @@ void staging_free(struct staging *s)
     close_all(s);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->work);
-    pthread_cond_destroy(&s->finished);
+    pthread_cond_destroy(&s->filled);
     free(s);
 }
