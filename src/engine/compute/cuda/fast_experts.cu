@@ -16,16 +16,27 @@ enum {
     HALF = 256, /* inputs of a step */
     HALF_BYTES = 2 * HALF,
     HALF_PIECES = HALF_BYTES / 16,
-    WARPS = 8,
-    THREADS = 32 * WARPS,
-    STAGES = 3,
     CODE_PIECES = 12, /* of a thread and step: of 4 rows of outputs two of codes, one of scales */
-    CODE_BYTES = CODE_PIECES * THREADS * 16,
     INPUT_BYTES = FAST_EXPERT_ROWS * HALF_BYTES,
-    STAGE_PIECES = (CODE_BYTES + INPUT_BYTES) / 16,
     COLUMNS = FAST_EXPERT_ROWS / 8,
-    UP_OUTS = 128,  /* outputs of gate and of up that a piece of work has */
-    DOWN_OUTS = 512 /* outputs of down, 256 at a time */
+    DOWN_OUTS = 512 /* outputs of down that a piece of work has */
+};
+template <bool up_, int warps_, int stages_> struct experts_shape {
+    enum {
+        up = up_,
+        warps = warps_,
+        stages = stages_,
+        threads = 32 * warps,
+        code_bytes = CODE_PIECES * threads * 16,
+        stage_pieces = (code_bytes + INPUT_BYTES) / 16,
+        shared = stages * stage_pieces * 16,
+        blocks = 8 / warps, /* of a multiprocessor */
+        part_outs = 16 * warps,
+        set_outs = up ? part_outs : 2 * part_outs, /* gate's and up's; down's two parts */
+        outs = up ? part_outs : DOWN_OUTS,         /* of a piece of work */
+        sets = outs / set_outs,
+        loads = FAST_EXPERT_ROWS / warps /* rows that a warp copies */
+    };
 };
 
 /* Codes as bf16 are code 2^-126; scales are taken times 2^118; sums come out times 2^-8. */
@@ -70,28 +81,29 @@ static __device__ __forceinline__ uint32_t scaled(uint32_t codes, uint32_t scale
 
 /* An output of this thread's rows: row g (or g + 8) of fragment `part`. Up: a chunk of 8 elements
  * of FAST_ORDER_EXPERTS is the 8 rows, so that they are stored together. */
-template <bool up>
+template <typename S>
 static __device__ __forceinline__ int output_of(int base, int part, int warp, int row)
 {
-    if (!up)
-        return base + part * 128 + warp * 16 + row;
-    const int g = row % 8, lane = 2 * warp + row / 8;
-    return base + CUDA_BLOCK * (2 * (g & 1) + (g >> 2)) + 2 * lane + (g >> 1 & 1);
+    if (!S::up)
+        return base + part * S::part_outs + warp * 16 + row;
+    const int g = row % 8, lane = base % 128 / 8 + 2 * warp + row / 8;
+    return base / 128 * 128 + CUDA_BLOCK * (2 * (g & 1) + (g >> 2)) + 2 * lane + (g >> 1 & 1);
 }
 
 /* Where the loads are, and what they need to know of the work. */
-struct experts_loader {
+template <typename S> struct experts_loader {
     int work, step;
     const uint8_t *codes[4], *scales[4]; /* of the thread's rows of outputs */
     size_t half_scales;                  /* bytes from half 0's scales to half 1's */
-    const uint16_t *row[FAST_EXPERT_ROWS / WARPS];
+    const uint16_t *row[S::loads];
     int rows; /* of the tile */
     bool there;
 };
 
-template <bool up>
+template <typename S>
 static __device__ __forceinline__ void loader_open(const struct experts_call &a, int works,
-                                                   int chunks, int halves, struct experts_loader *l)
+                                                   int chunks, int halves,
+                                                   struct experts_loader<S> *l)
 {
     l->there = l->work < works;
     if (!l->there)
@@ -101,19 +113,19 @@ static __device__ __forceinline__ void loader_open(const struct experts_call &a,
     if (l->step == 0) {
         l->rows = tile.count;
 #pragma unroll
-        for (int i = 0; i < FAST_EXPERT_ROWS / WARPS; i++) {
-            const int column = warp + WARPS * i;
+        for (int i = 0; i < S::loads; i++) {
+            const int column = warp + S::warps * i;
             const int entry = tile.first + (column < tile.count ? column : 0);
             const int row = a.row_of == NULL ? entry : a.row_of[entry];
             l->row[i] = a.x + (size_t)row * (size_t)a.padded + lane * 8;
         }
     }
-    const int base = l->work % chunks * (up ? UP_OUTS : DOWN_OUTS) + l->step / halves * 256;
+    const int base = l->work % chunks * S::outs + l->step / halves * S::set_outs;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        int o = output_of<up>(base, i / 2, warp, lane / 4 + i % 2 * 8);
+        int o = output_of<S>(base, i / 2, warp, lane / 4 + i % 2 * 8);
         o = o < a.outs ? o : a.outs - 1;
-        const struct cuda_experts &w = up && i / 2 == 1 ? a.second : a.first;
+        const struct cuda_experts &w = S::up && i / 2 == 1 ? a.second : a.first;
         l->codes[i] = w.first.data + (size_t)tile.expert * w.data_stride +
                       (size_t)o * w.first.row_bytes + lane % 4 * 16;
         l->scales[i] =
@@ -122,10 +134,10 @@ static __device__ __forceinline__ void loader_open(const struct experts_call &a,
 }
 
 /* Asks for the next step of this block's work and moves on. */
-template <bool up>
+template <typename S>
 static __device__ __forceinline__ void loader_load(const struct experts_call &a, int works,
                                                    int chunks, int halves, int steps,
-                                                   struct experts_loader *l, uint4 *stage)
+                                                   struct experts_loader<S> *l, uint4 *stage)
 {
     if (!l->there)
         return;
@@ -133,16 +145,16 @@ static __device__ __forceinline__ void loader_load(const struct experts_call &a,
     uint4 *codes = stage + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        copy_async(codes + (3 * i) * THREADS, l->codes[i] + half * 128);
-        copy_async(codes + (3 * i + 1) * THREADS, l->codes[i] + half * 128 + 64);
-        copy_async(codes + (3 * i + 2) * THREADS,
+        copy_async(codes + (3 * i) * S::threads, l->codes[i] + half * 128);
+        copy_async(codes + (3 * i + 1) * S::threads, l->codes[i] + half * 128 + 64);
+        copy_async(codes + (3 * i + 2) * S::threads,
                    l->scales[i] + half % 2 * l->half_scales + half / 2 * 16);
     }
-    uint4 *input = stage + CODE_BYTES / 16;
+    uint4 *input = stage + S::code_bytes / 16;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < FAST_EXPERT_ROWS / WARPS; i++) {
-        const int column = warp + WARPS * i;
+    for (int i = 0; i < S::loads; i++) {
+        const int column = warp + S::warps * i;
         if (column < (l->rows + 7) / 8 * 8)
             copy_async(input + column * HALF_PIECES + (lane ^ (column & 1) * 4),
                        l->row[i] + half * HALF);
@@ -152,29 +164,29 @@ static __device__ __forceinline__ void loader_load(const struct experts_call &a,
         l->work += gridDim.x;
     }
     if (l->step % halves == 0)
-        loader_open<up>(a, works, chunks, halves, l);
+        loader_open<S>(a, works, chunks, halves, l);
 }
 
 /* d += the step's products, of 8 * columns entries. */
-template <int columns>
+template <typename S, int columns>
 static __device__ __forceinline__ void experts_multiply(const uint4 *stage, float d[2][COLUMNS][4])
 {
     const uint4 *mine = stage + threadIdx.x;
     const int lane = threadIdx.x % 32, column = lane / 4;
-    const uint4 *input = stage + CODE_BYTES / 16 + column * HALF_PIECES;
+    const uint4 *input = stage + S::code_bytes / 16 + column * HALF_PIECES;
     const int flip = (column & 1) * 4;
     uint32_t codes[2][4][4], scales[4][4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            const uint4 v = mine[(3 * i + j) * THREADS];
+            const uint4 v = mine[(3 * i + j) * S::threads];
             codes[j][i][0] = v.x;
             codes[j][i][1] = v.y;
             codes[j][i][2] = v.z;
             codes[j][i][3] = v.w;
         }
-        const uint4 v = mine[(3 * i + 2) * THREADS];
+        const uint4 v = mine[(3 * i + 2) * S::threads];
         scales[i][0] = v.x;
         scales[i][1] = v.y;
         scales[i][2] = v.z;
@@ -229,7 +241,7 @@ static __device__ __forceinline__ uint16_t silu_up(float gate, float up)
     return bf16_of(t * rounded(up));
 }
 
-template <bool up>
+template <typename S>
 static __device__ __forceinline__ void experts_store(const struct experts_call &a,
                                                      const struct fast_tile &tile, int base,
                                                      float d[2][COLUMNS][4])
@@ -243,17 +255,18 @@ static __device__ __forceinline__ void experts_store(const struct experts_call &
             if (column >= tile.count)
                 continue;
             uint16_t *out = a.out + (size_t)(tile.first + column) * (size_t)a.out_stride;
-            if constexpr (up) {
-                const int o = output_of<true>(base, 0, warp, row);
+            if constexpr (S::up != 0) {
+                const int o = output_of<S>(base, 0, warp, row);
                 /* [group of 512][half][word][lane of the half][8]: see order_input */
-                const int chunk = (base % 512 / 128) * 8 + (2 * warp + row / 8) % 8 + warp / 4 * 32;
+                const int in_block = base % 128 / 8 + 2 * warp + row / 8;
+                const int chunk = in_block / 8 * 32 + base % 512 / 128 * 8 + in_block % 8;
                 out[base / 512 * 512 + chunk * 8 + row % 8] =
                     o < a.outs ? silu_up(d[0][n][i] * SUM_FACTOR, d[1][n][i] * SUM_FACTOR)
                                : (uint16_t)0;
             } else {
 #pragma unroll
                 for (int part = 0; part < 2; part++) {
-                    const int o = output_of<false>(base, part, warp, row);
+                    const int o = output_of<S>(base, part, warp, row);
                     if (o < a.outs)
                         out[o] = bf16_of(d[part][n][i] * SUM_FACTOR);
                 }
@@ -263,50 +276,51 @@ static __device__ __forceinline__ void experts_store(const struct experts_call &
 
 /* As many blocks as the device runs at once; block b does pieces of work b, b + blocks, .. one
  * after the other without letting the ring run empty. A piece: a tile's entries by some outputs. */
-template <bool up>
-static __global__ void __launch_bounds__(THREADS, 1) fast_experts_kernel(struct experts_call a)
+template <typename S>
+static __global__ void __launch_bounds__(S::threads, S::blocks)
+    fast_experts_kernel(struct experts_call a)
 {
     pdl_launch_next();
     pdl_wait();
-    const int halves = a.padded / HALF, sets = up ? 1 : DOWN_OUTS / 256, steps = sets * halves;
-    const int outs = up ? a.out_stride : a.outs;
-    const int chunks = (outs + (up ? UP_OUTS : DOWN_OUTS) - 1) / (up ? UP_OUTS : DOWN_OUTS);
+    const int halves = a.padded / HALF, steps = S::sets * halves;
+    const int chunks = ((S::up ? a.out_stride : a.outs) + S::outs - 1) / S::outs;
     const int works = *a.tile_count * chunks;
-    struct experts_loader l = {};
+    struct experts_loader<S> l = {
+    };
     l.work = blockIdx.x;
     l.half_scales = a.first.first.scale_bytes / 2;
-    loader_open<up>(a, works, chunks, halves, &l);
-    for (int s = 0; s < STAGES - 1; s++) {
-        loader_load<up>(a, works, chunks, halves, steps, &l,
-                        fast_experts_shared + s * STAGE_PIECES);
+    loader_open<S>(a, works, chunks, halves, &l);
+    for (int s = 0; s < S::stages - 1; s++) {
+        loader_load<S>(a, works, chunks, halves, steps, &l,
+                       fast_experts_shared + s * S::stage_pieces);
         copy_commit();
     }
-    int now = 0, next = STAGES - 1;
+    int now = 0, next = S::stages - 1;
     for (int work = blockIdx.x; work < works; work += gridDim.x) {
         const struct fast_tile tile = a.tiles[work / chunks];
-        const int base = work % chunks * (up ? UP_OUTS : DOWN_OUTS);
-        for (int set = 0; set < sets; set++) {
+        const int base = work % chunks * S::outs;
+        for (int set = 0; set < S::sets; set++) {
             float d[2][COLUMNS][4] = {};
             for (int half = 0; half < halves; half++) {
-                copy_wait<STAGES - 2>();
+                copy_wait<S::stages - 2>();
                 __syncthreads();
-                loader_load<up>(a, works, chunks, halves, steps, &l,
-                                fast_experts_shared + next * STAGE_PIECES);
+                loader_load<S>(a, works, chunks, halves, steps, &l,
+                               fast_experts_shared + next * S::stage_pieces);
                 copy_commit();
-                const uint4 *stage = fast_experts_shared + now * STAGE_PIECES;
+                const uint4 *stage = fast_experts_shared + now * S::stage_pieces;
                 const int columns = (tile.count + 7) / 8;
                 if (columns == 1)
-                    experts_multiply<1>(stage, d);
+                    experts_multiply<S, 1>(stage, d);
                 else if (columns == 2)
-                    experts_multiply<2>(stage, d);
+                    experts_multiply<S, 2>(stage, d);
                 else if (columns == 3)
-                    experts_multiply<3>(stage, d);
+                    experts_multiply<S, 3>(stage, d);
                 else
-                    experts_multiply<4>(stage, d);
-                now = now + 1 == STAGES ? 0 : now + 1;
-                next = next + 1 == STAGES ? 0 : next + 1;
+                    experts_multiply<S, 4>(stage, d);
+                now = now + 1 == S::stages ? 0 : now + 1;
+                next = next + 1 == S::stages ? 0 : next + 1;
             }
-            experts_store<up>(a, tile, base + set * 256, d);
+            experts_store<S>(a, tile, base + set * S::set_outs, d);
         }
     }
     copy_wait<0>();
@@ -347,14 +361,23 @@ static bool takes(const struct cuda_experts *e, int out, int in)
            ((uintptr_t)m->scales & 15) == 0;
 }
 
+template <typename S>
+static void experts_launch(const struct cuda_launch *l, const struct experts_call *c,
+                           const char *name)
+{
+    cuda_launch(l, name, fast_experts_kernel<S>, dim3(S::blocks * l->device->multiprocessors),
+                dim3(S::threads), S::shared, *c);
+}
+
 bool cuda_experts_fast(const struct cuda_launch *l, const struct cuda_ffn_run *a,
                        const struct cuda_experts_sorted *s)
 {
-    enum { SHARED_BYTES = STAGES * STAGE_PIECES * 16 };
+    typedef experts_shape<true, 8, 3> up_shape;
+    typedef experts_shape<false, 8, 3> down_shape;
     const struct cuda_ffn *w = a->w;
     const int experts = s->experts + (w->shared_inside ? 1 : 0);
     if (!takes(&w->gate, s->width, s->hidden) || !takes(&w->up, s->width, s->hidden) ||
-        !takes(&w->down, s->hidden, s->width) || l->device->shared_most < SHARED_BYTES ||
+        !takes(&w->down, s->hidden, s->width) || l->device->shared_most < up_shape::shared ||
         (size_t)s->hidden * 2 > l->device->shared_most)
         return false;
     const size_t hidden = padded_of(s->hidden), width = padded_of(s->width);
@@ -392,9 +415,7 @@ bool cuda_experts_fast(const struct cuda_launch *l, const struct cuda_ffn_run *a
     up.out = (uint16_t *)(void *)(memory + rows_bytes);
     up.out_stride = (int)width;
     up.outs = s->width;
-    const dim3 grid(l->device->multiprocessors), block(THREADS);
-    cuda_launch(l, "fast experts, gate and up", fast_experts_kernel<true>, grid, block,
-                SHARED_BYTES, up);
+    experts_launch<up_shape>(l, &up, "fast experts, gate and up");
 
     struct experts_call down = {};
     down.first = w->down;
@@ -406,7 +427,6 @@ bool cuda_experts_fast(const struct cuda_launch *l, const struct cuda_ffn_run *a
     down.out = s->out;
     down.out_stride = s->hidden;
     down.outs = s->hidden;
-    cuda_launch(l, "fast experts, down", fast_experts_kernel<false>, grid, block, SHARED_BYTES,
-                down);
+    experts_launch<down_shape>(l, &down, "fast experts, down");
     return true;
 }
