@@ -1,6 +1,6 @@
 /* The routed experts of any number of rows: entries sorted by expert, then tiles of up to
  * EXPERTS_TILE entries of one expert against its outputs, then each row's mixture. NVFP4 has
- * kernels of its own; every format has a plain one, which also serves devices with little shared
+ * kernels of its own; bf16 has plain ones, which also serve devices with little shared
  * memory. */
 #include "engine/compute/cuda/experts_route.cuh"
 #include "engine/compute/cuda/launch.cuh"
@@ -241,7 +241,7 @@ static bool many_shape_of(const struct cuda_launch *l, const struct cuda_matrix 
     return w->format == WEIGHT_NVFP4 && s->warps >= MANY_WARPS_LEAST && w->in % 2 == 0;
 }
 
-/* ---- Any format ---- */
+/* ---- bf16, and NVFP4 where shared memory is too little ---- */
 
 /* Inputs 32 b + 2 lane and the next of a bf16 row of n. */
 static __device__ __forceinline__ float2 plain_pair(const uint16_t *x, int b, int lane, int n)
@@ -280,41 +280,16 @@ static __device__ __forceinline__ float plain_nvfp4(const uint8_t *data, const u
     return acc;
 }
 
-static __device__ __forceinline__ float plain_int8(const uint8_t *data, const uint16_t *scales,
-                                                   const uint16_t *biases, const uint16_t *x, int n,
-                                                   int lane)
-{
-    float acc = 0.0f;
-    for (int b = 0; b < n / CUDA_BLOCK; b++) {
-        const float2 v = plain_pair(x, b, lane, n);
-        const float sum = lanes_sum(v.x + v.y);
-        if (b % CUDA_LANES == lane)
-            acc = fmaf(bf16_float(biases[b]), sum, acc);
-    }
-    for (int b = 0; b < n / CUDA_BLOCK; b++) {
-        const float2 v = plain_pair(x, b, lane, n);
-        const uint32_t code =
-            ((const uint16_t *)(const void *)data)[(b / 8 * CUDA_LANES + lane) * 8 + b % 8];
-        const float t = fmaf((float)(code & 0xffu), v.x, (float)(code >> 8) * v.y);
-        acc = fmaf(t, bf16_float(scales[b]), acc);
-    }
-    return acc;
-}
-
 static __device__ __forceinline__ float plain_dot(const struct cuda_experts *w, int expert,
                                                   int output, const uint16_t *x, int lane)
 {
     const struct cuda_matrix *m = &w->first;
     const uint8_t *data = m->data + (size_t)expert * w->data_stride + (size_t)output * m->row_bytes;
     const size_t at = (size_t)expert * w->scale_stride + (size_t)output * m->scale_bytes;
-    float acc;
-    if (m->format == WEIGHT_BF16)
-        acc = plain_bf16(data, x, m->in, lane);
-    else if (m->format == WEIGHT_NVFP4)
-        acc = plain_nvfp4(data, m->scales + at, m->padded / CUDA_BLOCK, x, m->in, lane);
-    else
-        acc = plain_int8(data, (const uint16_t *)(const void *)(m->scales + at),
-                         (const uint16_t *)(const void *)(m->biases + at), x, m->in, lane);
+    const float acc =
+        m->format == WEIGHT_BF16
+            ? plain_bf16(data, x, m->in, lane)
+            : plain_nvfp4(data, m->scales + at, m->padded / CUDA_BLOCK, x, m->in, lane);
     return rounded(lanes_sum(acc));
 }
 

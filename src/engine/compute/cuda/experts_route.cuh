@@ -26,6 +26,9 @@ struct experts_run {
     uint16_t *x;
 };
 
+/* What a block's kernels get, in its scratch (ffn.cu). */
+void ffn_experts_run(const struct cuda_ffn_run *a, struct experts_run *out);
+
 /* Few rows (experts.cu): how the two kernels lie in shared memory. False: shapes or formats that
  * they are not for. */
 struct experts_few {

@@ -348,20 +348,25 @@ static void router(const struct cuda_launch *l, const struct cuda_ffn_run *a,
 
 /* ---- The block ---- */
 
-static void sparse(const struct cuda_launch *l, const struct cuda_ffn_run *a)
+static struct ffn_sizes sparse_sizes(const struct cuda_ffn_run *a)
+{
+    const struct cuda_ffn *w = a->w;
+    struct ffn_sizes s = {};
+    s.rows = (size_t)a->rows;
+    s.hidden = (size_t)a->hidden;
+    s.width = w->block->has_shared && !w->shared_inside ? (size_t)w->shared_gate.out : 0;
+    s.experts = (size_t)w->block->experts;
+    s.top_k = (size_t)w->block->top_k;
+    s.expert_width = (size_t)w->gate.first.out;
+    return s;
+}
+
+void ffn_experts_run(const struct cuda_ffn_run *a, struct experts_run *out)
 {
     const struct cuda_ffn *w = a->w;
     const struct ffn_block *b = w->block;
-    const bool apart = b->has_shared && !w->shared_inside;
-    struct ffn_sizes sizes = {};
-    sizes.rows = (size_t)a->rows;
-    sizes.hidden = (size_t)a->hidden;
-    sizes.width = apart ? (size_t)w->shared_gate.out : 0;
-    sizes.experts = (size_t)b->experts;
-    sizes.top_k = (size_t)b->top_k;
-    sizes.expert_width = (size_t)w->gate.first.out;
+    const struct ffn_sizes sizes = sparse_sizes(a);
     const struct ffn_memory m = lay_out(&sizes, a->scratch);
-
     struct experts_run e = {};
     e.gate = w->gate;
     e.up = w->up;
@@ -381,12 +386,22 @@ static void sparse(const struct cuda_launch *l, const struct cuda_ffn_run *a)
     e.chosen = m.chosen;
     e.mix = m.mix;
     e.inner = m.inner;
-    e.shared_out = apart ? m.shared_out : NULL;
+    e.shared_out = b->has_shared && !w->shared_inside ? m.shared_out : NULL;
     e.x = a->x;
-    if (apart)
+    *out = e;
+}
+
+static void sparse(const struct cuda_launch *l, const struct cuda_ffn_run *a)
+{
+    const struct cuda_ffn *w = a->w;
+    const struct ffn_sizes sizes = sparse_sizes(a);
+    const struct ffn_memory m = lay_out(&sizes, a->scratch);
+    struct experts_run e;
+    struct experts_few few;
+    ffn_experts_run(a, &e);
+    if (e.shared_out != NULL)
         swiglu(l, a, &w->shared_gate, &w->shared_up, &w->shared_down, &m, m.shared_out, false);
     router(l, a, &e);
-    struct experts_few few;
     if (experts_few_plan(l, &e, &few)) {
         experts_few_up(l, &e, &few);
         experts_few_down(l, &e, &few);
@@ -397,8 +412,8 @@ static void sparse(const struct cuda_launch *l, const struct cuda_ffn_run *a)
     s.rows = a->rows;
     s.hidden = a->hidden;
     s.width = e.width;
-    s.experts = b->experts;
-    s.top_k = b->top_k;
+    s.experts = e.experts;
+    s.top_k = e.top_k;
     s.entries = a->rows * e.slots;
     s.start = m.start;
     s.row_of = m.row_of;
