@@ -250,7 +250,7 @@ static __device__ __forceinline__ float power_of_two_fast(float x)
 static __device__ __forceinline__ float multiply_keep(float a, float b)
 {
 #ifdef CUDA_EMULATED
-    return (float)((double)a * (double)b); /* only used where the result is normal and exact */
+    return emulator_multiply_keep(a, b);
 #else
     float r;
     asm("mul.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
