@@ -343,6 +343,18 @@ static bool prepare_context(struct compute *c, const struct context_block *b, st
     return taken(c, cuda_weights_take_context(c->shared->weights, b), NULL, err);
 }
 
+static void prepare_begin(struct compute *c,
+                          void (*progress)(void *context, uint64_t done, uint64_t total),
+                          void *context, uint64_t total)
+{
+    cuda_weights_progress(c->shared->weights, progress, context, total);
+}
+
+static bool prepare_end(struct compute *c, struct error *err)
+{
+    return taken(c, cuda_weights_finish(c->shared->weights), NULL, err);
+}
+
 static uint64_t prepared_bytes(const struct compute *c)
 {
     return cuda_weights_bytes(c->shared->weights);
@@ -1005,6 +1017,9 @@ extern "C" const struct compute_backend cuda_backend = {
     .device_name = device_name,
     .arithmetic = arithmetic,
     .threads = threads,
+    .matrix_bytes = cuda_matrix_bytes,
+    .prepare_begin = prepare_begin,
+    .prepare_end = prepare_end,
     .prepare_embedding = prepare_embedding,
     .prepare_attention = prepare_attention,
     .prepare_ffn = prepare_ffn,
