@@ -38,10 +38,11 @@ __launch_bounds__(ATTEND_THREADS) static void attend_append(const struct attend_
     const bool is_key = head < a.kv_heads;
     const int query = head - a.kv_heads;
     float *x = heads[half];
-    attend_head<G>(a, valid,
-                   is_key ? projected + a.key_at + head * a.head_dim
-                          : projected + query * a.head_dim,
-                   is_key ? a.k_norm : a.q_norm, position, x);
+    struct attend_vector<G> v;
+    attend_fetch_weights<G>(a, is_key ? a.k_norm : a.q_norm, position, &v);
+    attend_fetch<G>(
+        a, is_key ? projected + a.key_at + head * a.head_dim : projected + query * a.head_dim, &v);
+    attend_head<G>(a, &v, x);
     if (!valid)
         return;
     if (!is_key) {
@@ -131,55 +132,69 @@ static __device__ __forceinline__ void attend_new_values(const struct attend_arg
     }
 }
 
-/* Queries into q, and this forward's keys of the chunk into shared memory; those whose row begins
- * in this block's queries into the ring too, with their values. */
-template <int QUERIES, int G, bool NEW_KEYS>
-static __device__ __forceinline__ void attend_prepare(const struct attend_arguments &a,
-                                                      const struct attend_block *b, int pos0,
-                                                      float *heads, float *q, uint8_t *keys)
+/* A half-warp's task: a query of the block, or a key of this forward's rows in the chunk. */
+struct attend_task {
+    bool valid, is_query;
+    int row;
+    const uint16_t *from; /* its projection */
+};
+
+template <int QUERIES, bool NEW_KEYS>
+static __device__ __forceinline__ struct attend_task
+attend_task_of(const struct attend_arguments &a, const struct attend_block *b, int pos0, int task)
 {
-    const int half = (int)threadIdx.x / CUDA_LANES, lane = (int)threadIdx.x % CUDA_LANES;
     const int first = b->base + b->lo > pos0 ? b->base + b->lo : pos0;
-    const int fresh = NEW_KEYS && b->base + b->hi >= first ? b->base + b->hi - first + 1 : 0;
-    float *x = heads + half * G * ATTEND_WIDE;
-    for (int begin = 0; begin < QUERIES + fresh; begin += ATTEND_HALVES) {
-        const int task = begin + half;
-        const bool valid = task < QUERIES + fresh, is_query = task < QUERIES;
-        const int all = a.rows * a.share;
-        const int query = b->query + task < all ? b->query + task : all - 1;
-        const int row = !valid ? 0 : is_query ? query / a.share : first - pos0 + task - QUERIES;
-        const int head = b->kv_head * a.share + (is_query ? query % a.share : 0);
-        const uint16_t *projected = a.projected + (size_t)row * a.projected_stride;
-        attend_head<G>(a, valid,
-                       is_query ? projected + head * a.head_dim
-                                : projected + a.key_at + b->kv_head * a.head_dim,
-                       is_query ? a.q_norm : a.k_norm, pos0 + row, x);
-        if (valid && is_query) {
-            for (int g = 0; g < G; g++)
-                for (int i = 0; i < 2; i++) {
-                    const float *from = x + g * ATTEND_WIDE + i * 2 * CUDA_BLOCK + lane * 2;
-                    *(float4 *)(q + ((task * G + g) * CUDA_LANES + lane) * 8 + 4 * i) =
-                        make_float4(from[0], from[1], from[CUDA_BLOCK], from[CUDA_BLOCK + 1]);
-                }
-        } else if (valid) {
-            const int position = pos0 + row;
-            const bool mine = row * a.share >= b->query && row * a.share < b->query + QUERIES;
-            const size_t slot = (size_t)b->kv_head * (size_t)a.capacity +
-                                (size_t)((unsigned)position % (unsigned)a.capacity);
-            uint4 *ring = (uint4 *)(a.keys + slot * (size_t)a.key_stride);
-            for (int g = 0; g < G; g++) {
-                const uint4 piece = attend_key_piece(x, g);
-                ((uint4 *)keys)[((position - b->base) * G + g) * CUDA_LANES + lane] = piece;
-                if (mine)
-                    ring[g * CUDA_LANES + lane] = piece;
+    const int fresh = NEW_KEYS && b->active ? b->base + b->hi - first + 1 : 0;
+    const int all = a.rows * a.share;
+    const int query = b->query + task < all ? b->query + task : all - 1;
+    struct attend_task t;
+    t.is_query = task < QUERIES;
+    t.valid = t.is_query || task < QUERIES + fresh;
+    t.row = t.is_query ? query / a.share : t.valid ? first - pos0 + task - QUERIES : 0;
+    t.from = a.projected + (size_t)t.row * a.projected_stride +
+             (t.is_query ? (b->kv_head * a.share + query % a.share) * a.head_dim
+                         : a.key_at + b->kv_head * a.head_dim);
+    return t;
+}
+
+/* Queries go into q; keys into shared memory, and those whose row begins in this block's queries
+ * into the ring too, with their values. */
+template <int QUERIES, int G>
+static __device__ __forceinline__ void
+attend_task_finish(const struct attend_arguments &a, const struct attend_block *b, int pos0,
+                   const struct attend_task *t, int task, const struct attend_vector<G> *v,
+                   float *x, float *q, uint8_t *keys)
+{
+    const int lane = (int)threadIdx.x % CUDA_LANES;
+    attend_head<G>(a, v, x);
+    if (!t->valid)
+        return;
+    if (t->is_query) {
+        for (int g = 0; g < G; g++)
+            for (int i = 0; i < 2; i++) {
+                const float *from = x + g * ATTEND_WIDE + i * 2 * CUDA_BLOCK + lane * 2;
+                *(float4 *)(q + ((task * G + g) * CUDA_LANES + lane) * 8 + 4 * i) =
+                    make_float4(from[0], from[1], from[CUDA_BLOCK], from[CUDA_BLOCK + 1]);
             }
-            if (mine) {
-                const uint16_t *from = projected + a.value_at + b->kv_head * a.head_dim;
-                uint16_t *value = a.values + slot * (size_t)a.value_stride;
-                for (int k = lane; k < a.value_stride; k += CUDA_LANES)
-                    value[k] = k < a.head_dim ? from[k] : (uint16_t)0;
-            }
-        }
+        return;
+    }
+    const int position = pos0 + t->row, begin = t->row * a.share;
+    const bool mine = begin >= b->query && begin < b->query + QUERIES;
+    const size_t slot = (size_t)b->kv_head * (size_t)a.capacity +
+                        (size_t)((unsigned)position % (unsigned)a.capacity);
+    uint4 *ring = (uint4 *)(a.keys + slot * (size_t)a.key_stride);
+    for (int g = 0; g < G; g++) {
+        const uint4 piece = attend_key_piece(x, g);
+        ((uint4 *)keys)[((position - b->base) * G + g) * CUDA_LANES + lane] = piece;
+        if (mine)
+            ring[g * CUDA_LANES + lane] = piece;
+    }
+    if (mine) {
+        const uint16_t *from = a.projected + (size_t)t->row * a.projected_stride + a.value_at +
+                               b->kv_head * a.head_dim;
+        uint16_t *value = a.values + slot * (size_t)a.value_stride;
+        for (int k = lane; k < a.value_stride; k += CUDA_LANES)
+            value[k] = k < a.head_dim ? from[k] : (uint16_t)0;
     }
 }
 
@@ -317,21 +332,29 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
     b.group = LOOP ? a.groups - 1 - item % a.groups : item % a.groups; /* the longest first */
     b.query = b.group * QUERIES;
     int pos0 = -1;
-    if (!LOOP && work) {
-        pos0 = attend_position(a);
-        attend_place(a, &b, QUERIES, pos0, slot);
-        attend_load_old<G>(a, &b, a.keys, a.key_stride, pos0, keys);
-        copy_commit();
-        if (apart)
-            attend_load_old<G>(a, &b, a.values, a.value_stride, pos0, values);
-        copy_commit();
+    struct attend_task task = {};
+    struct attend_vector<G> vector;
+    if (work) {
+        const int half = (int)threadIdx.x / CUDA_LANES;
+        if (!LOOP) {
+            pos0 = attend_position(a); /* what a kernel before this one may be about to change */
+            attend_place(a, &b, QUERIES, pos0, slot);
+            attend_load_old<G>(a, &b, a.keys, a.key_stride, pos0, keys);
+            copy_commit();
+            if (apart)
+                attend_load_old<G>(a, &b, a.values, a.value_stride, pos0, values);
+            copy_commit();
+        }
+        task = attend_task_of<QUERIES, !LOOP>(a, &b, pos0, half);
+        attend_fetch_weights<G>(a, task.is_query ? a.q_norm : a.k_norm, pos0 + task.row, &vector);
     }
     prefetch_slice(a.next, blockIdx.x, gridDim.x);
     pdl_wait();
     if (!work)
         return;
+    attend_fetch<G>(a, task.from, &vector);
     const int now = attend_position(a);
-    if (LOOP || now != pos0) { /* the step was not there yet, or was an older one */
+    if (now != pos0) {
         pos0 = now;
         attend_place(a, &b, QUERIES, pos0, slot);
         if (!LOOP) {
@@ -343,6 +366,9 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
                 attend_load_old<G>(a, &b, a.values, a.value_stride, pos0, values);
             copy_commit();
         }
+        task = attend_task_of<QUERIES, !LOOP>(a, &b, pos0, (int)threadIdx.x / CUDA_LANES);
+        attend_fetch_weights<G>(a, task.is_query ? a.q_norm : a.k_norm, pos0 + task.row, &vector);
+        attend_fetch<G>(a, task.from, &vector);
     }
     if (!LOOP && !b.active) {
         copy_wait<0>();
@@ -361,7 +387,16 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
     for (int h = 0; h < TOGETHER; h++)
         value_range[h] = attend_range(a, pos0, b.query + value_query + h);
 
-    attend_prepare<QUERIES, G, !LOOP>(a, &b, pos0, heads, q, keys);
+    float *x = heads + (int)threadIdx.x / CUDA_LANES * WIDE;
+    for (int number = (int)threadIdx.x / CUDA_LANES; __any_sync(0xffffffffu, task.valid);
+         number += ATTEND_HALVES) {
+        if (number >= ATTEND_HALVES) {
+            attend_fetch_weights<G>(a, a.k_norm, pos0 + task.row, &vector);
+            attend_fetch<G>(a, task.from, &vector);
+        }
+        attend_task_finish<QUERIES, G>(a, &b, pos0, &task, number, &vector, x, q, keys);
+        task = attend_task_of<QUERIES, !LOOP>(a, &b, pos0, number + ATTEND_HALVES);
+    }
     if (!LOOP && apart)
         attend_new_values<G>(a, &b, pos0, values);
 
@@ -595,6 +630,7 @@ static struct attend_arguments attend_arguments_of(const struct cuda_launch *l,
     a.cosine = c->w->cosine;
     a.sine = c->w->sine;
     a.rotary = c->w->rotary;
+    a.positions = b->rope->positions < INT32_MAX / 2 ? (int)b->rope->positions : INT32_MAX / 2;
     a.input_scale = c->w->input_scale;
     a.eps = b->eps;
     a.scale = (float)(1.0 / sqrt((double)b->head_dim));

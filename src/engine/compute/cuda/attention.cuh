@@ -29,7 +29,7 @@ struct attend_arguments {
     int key_at, value_at, gate_at; /* elements in a row of it */
     const uint16_t *q_norm, *k_norm;
     const float *cosine, *sine;
-    int rotary;
+    int rotary, positions; /* of the table */
     float eps, input_scale, scale;
     uint16_t *keys, *values; /* the rings */
     int capacity, key_stride, value_stride;
@@ -85,53 +85,77 @@ static __device__ __forceinline__ void attend_load(uint8_t *to, const uint16_t *
     }
 }
 
-/* One head of one row, `from` its projection, through norm and rotary by a half-warp: x gets
- * G * 128 values, zeros behind head_dim. All threads of a warp come; `valid` is of a half. */
+/* What a half-warp's lane has of one head of one row on its way through norm and rotary. */
+template <int G> struct attend_vector {
+    uint16_t value[8 * G], weight[8 * G];
+    float cosine[4 * G], sine[4 * G];
+};
+
+/* Loads of what may be read before anything is waited for. Where there is nothing, the first is
+ * read. */
 template <int G>
-static __device__ __forceinline__ void attend_head(const struct attend_arguments &a, bool valid,
-                                                   const uint16_t *from, const uint16_t *norm,
-                                                   int position, float *x)
+static __device__ __forceinline__ void attend_fetch_weights(const struct attend_arguments &a,
+                                                            const uint16_t *norm, int position,
+                                                            struct attend_vector<G> *x)
 {
-    enum { EACH = 8 * G, PAIRS = 4 * G };
     const int lane = (int)threadIdx.x % CUDA_LANES, half = a.rotary / 2;
-    float v[EACH], w[EACH], cosine[PAIRS], sine[PAIRS];
+    const bool valid = position >= 0 && position < a.positions;
+    const size_t row = valid ? (size_t)position * (size_t)half : 0;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
+    for (int i = 0; i < 8 * G; i++)
+        x->weight[i] = norm[i * CUDA_LANES + lane < a.head_dim ? i * CUDA_LANES + lane : 0];
+#pragma unroll
+    for (int i = 0; i < 4 * G; i++) {
         const int k = i * CUDA_LANES + lane;
-        const bool there = valid && k < a.head_dim;
-        v[i] = there ? bf16_float(from[k]) : 0.0f;
-        w[i] = there ? bf16_float(norm[k]) : 0.0f;
+        x->cosine[i] = k < half ? a.cosine[row + (size_t)k] : 0.0f;
+        x->sine[i] = k < half ? a.sine[row + (size_t)k] : 0.0f;
     }
+}
+
+template <int G>
+static __device__ __forceinline__ void
+attend_fetch(const struct attend_arguments &a, const uint16_t *from, struct attend_vector<G> *x)
+{
+    const int lane = (int)threadIdx.x % CUDA_LANES;
 #pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
-        const int k = i * CUDA_LANES + lane;
-        const bool there = valid && k < half;
-        const size_t at = there ? (size_t)position * (size_t)half + (size_t)k : 0;
-        cosine[i] = there ? a.cosine[at] : 0.0f;
-        sine[i] = there ? a.sine[at] : 0.0f;
-    }
-    float sum = 0.0f;
+    for (int i = 0; i < 8 * G; i++)
+        x->value[i] = from[i * CUDA_LANES + lane < a.head_dim ? i * CUDA_LANES + lane : 0];
+}
+
+/* Norm and rotary by a half-warp: out gets G * 128 values, zeros behind head_dim. All threads of a
+ * warp come. */
+template <int G>
+static __device__ __forceinline__ void attend_head(const struct attend_arguments &a,
+                                                   const struct attend_vector<G> *x, float *out)
+{
+    const int lane = (int)threadIdx.x % CUDA_LANES, half = a.rotary / 2;
+    float v[8 * G], sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < EACH; i++)
+    for (int i = 0; i < 8 * G; i++) {
+        v[i] = i * CUDA_LANES + lane < a.head_dim ? bf16_float(x->value[i]) : 0.0f;
         sum = fmaf(v[i], v[i], sum);
+    }
     const float mean = lanes_sum(sum) / (float)a.head_dim;
     const float inverse = 1.0f / sqrtf(mean + a.eps);
 #pragma unroll
-    for (int i = 0; i < EACH; i++)
-        x[i * CUDA_LANES + lane] = rounded(rounded(v[i] * inverse) * w[i]);
+    for (int i = 0; i < 8 * G; i++)
+        out[i * CUDA_LANES + lane] =
+            i * CUDA_LANES + lane < a.head_dim
+                ? rounded(rounded(v[i] * inverse) * bf16_float(x->weight[i]))
+                : 0.0f;
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
+    for (int i = 0; i < 4 * G; i++) {
         const int k = i * CUDA_LANES + lane;
         if (k < half) {
-            float x1 = x[k], x2 = x[k + half];
+            float x1 = out[k], x2 = out[k + half];
             if (a.input_scale != 1.0f) {
                 x1 = rounded(x1 * a.input_scale);
                 x2 = rounded(x2 * a.input_scale);
             }
-            const float minus = x2 * sine[i], plus = x1 * sine[i];
-            x[k] = rounded(fmaf(x1, cosine[i], -minus));
-            x[k + half] = rounded(fmaf(x2, cosine[i], plus));
+            const float minus = x2 * x->sine[i], plus = x1 * x->sine[i];
+            out[k] = rounded(fmaf(x1, x->cosine[i], -minus));
+            out[k + half] = rounded(fmaf(x2, x->cosine[i], plus));
         }
     }
     __syncwarp();
@@ -147,6 +171,17 @@ static __device__ __forceinline__ uint4 attend_key_piece(const float *x, int g)
         word[b] = (uint32_t)bf16_of(mine[b * CUDA_BLOCK]) |
                   (uint32_t)bf16_of(mine[b * CUDA_BLOCK + 1]) << 16;
     return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+/* The tree over the lanes of what a thread has in its slots: its own number's sum is in the first.
+ */
+template <int STEP> static __device__ __forceinline__ void attend_tree(float *slot)
+{
+#pragma unroll
+    for (int i = 0; i < STEP; i++)
+        slot[i] = slot[i] + __shfl_xor_sync(0xffffffffu, slot[i + STEP], STEP);
+    if (STEP > 1)
+        attend_tree<(STEP > 1 ? STEP / 2 : 1)>(slot);
 }
 
 /* Scores of the keys lo .. hi of a chunk: s[it * SETS + set] is that of query set * HEADS + lane %
@@ -214,44 +249,93 @@ static __device__ __forceinline__ void attend_scores(const uint8_t *keys, const 
         }
 #pragma unroll
         for (int set = 0; set < SETS; set++) {
-#pragma unroll
-            for (int step = 8; step >= 1; step /= 2)
-#pragma unroll
-                for (int i = 0; i < step; i++)
-                    acc[set][i] =
-                        acc[set][i] + __shfl_xor_sync(0xffffffffu, acc[set][i + step], step);
+            attend_tree<CUDA_LANES / 2>(acc[set]);
             s[it * SETS + set] = acc[set][0];
         }
     }
 }
 
-/* One key's part of a thread's outputs. */
-template <int DIMS>
-static __device__ __forceinline__ void attend_value(const uint8_t *value, float v[DIMS])
+/* Eight keys' parts of a thread's outputs, as they lie: values, and the p of each query. */
+template <int TOGETHER, int DIMS> struct attend_eight {
+    uint32_t value[8][DIMS / 2];
+    float4 p[TOGETHER][2];
+};
+
+template <int TOGETHER, int DIMS>
+static __device__ __forceinline__ void attend_eight_load(const uint8_t *values, int pitch,
+                                                         const float *p, int p_stride, int key,
+                                                         struct attend_eight<TOGETHER, DIMS> *to)
 {
-    if (DIMS == 2) {
-        const uint32_t pair = *(const uint32_t *)value;
-        v[0] = bf16_low(pair);
-        v[1] = bf16_high(pair);
-    } else {
-        const uint2 pairs = *(const uint2 *)value;
-        v[0] = bf16_low(pairs.x);
-        v[1] = bf16_high(pairs.x);
-        v[DIMS - 2] = bf16_low(pairs.y);
-        v[DIMS - 1] = bf16_high(pairs.y);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const uint8_t *at = values + (key + i) * pitch;
+        if (DIMS == 2) {
+            to->value[i][0] = *(const uint32_t *)at;
+        } else {
+            const uint2 two = *(const uint2 *)at;
+            to->value[i][0] = two.x;
+            to->value[i][DIMS / 2 - 1] = two.y;
+        }
     }
+#pragma unroll
+    for (int h = 0; h < TOGETHER; h++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            to->p[h][i] = *(const float4 *)(p + h * p_stride + key + 4 * i);
+}
+
+template <int TOGETHER, int DIMS>
+static __device__ __forceinline__ void
+attend_eight_add(const struct attend_eight<TOGETHER, DIMS> *from, float o[TOGETHER][DIMS])
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+#pragma unroll
+        for (int h = 0; h < TOGETHER; h++) {
+            const float4 four = from->p[h][i / 4];
+            const float p = i % 4 == 0   ? four.x
+                            : i % 4 == 1 ? four.y
+                            : i % 4 == 2 ? four.z
+                                         : four.w;
+#pragma unroll
+            for (int d = 0; d < DIMS; d += 2) {
+                o[h][d] = fmaf(p, bf16_low(from->value[i][d / 2]), o[h][d]);
+                o[h][d + 1] = fmaf(p, bf16_high(from->value[i][d / 2]), o[h][d + 1]);
+            }
+        }
+}
+
+/* Keys one by one, each only for the queries that see it. */
+template <int TOGETHER, int DIMS>
+static __device__ __forceinline__ void
+attend_value_steps(const uint8_t *values, int pitch, const float *p, int p_stride,
+                   const int lo[TOGETHER], const int hi[TOGETHER], int from, int to,
+                   float o[TOGETHER][DIMS])
+{
+#pragma unroll 1
+    for (int key = from; key < to; key++)
+#pragma unroll
+        for (int h = 0; h < TOGETHER; h++)
+            if (key >= lo[h] && key <= hi[h])
+#pragma unroll
+                for (int d = 0; d < DIMS; d += 2) {
+                    const uint32_t pair = *(const uint32_t *)(values + key * pitch + d * 2);
+                    o[h][d] = fmaf(p[h * p_stride + key], bf16_low(pair), o[h][d]);
+                    o[h][d + 1] = fmaf(p[h * p_stride + key], bf16_high(pair), o[h][d + 1]);
+                }
 }
 
 /* o[h] = sum of p v over the keys lo[h] .. hi[h] of a chunk, ascending. values: this thread's
- * elements of key 0; p: of the first query, the next p_stride behind it. */
-template <int HEADS, int DIMS>
+ * elements of key 0; p: of the first query, the next p_stride behind it. Up to 8 rows behind the
+ * last key are read, and not used. */
+template <int TOGETHER, int DIMS>
 static __device__ __forceinline__ void
-attend_values(const uint8_t *values, int pitch, const float *p, int p_stride, const int lo[HEADS],
-              const int hi[HEADS], float o[HEADS][DIMS])
+attend_values(const uint8_t *values, int pitch, const float *p, int p_stride,
+              const int lo[TOGETHER], const int hi[TOGETHER], float o[TOGETHER][DIMS])
 {
     int low = lo[0], high = hi[0], low_all = lo[0], high_all = hi[0];
 #pragma unroll
-    for (int h = 0; h < HEADS; h++) {
+    for (int h = 0; h < TOGETHER; h++) {
         low = lo[h] > low ? lo[h] : low;
         high = hi[h] < high ? hi[h] : high;
         low_all = lo[h] < low_all ? lo[h] : low_all;
@@ -260,46 +344,29 @@ attend_values(const uint8_t *values, int pitch, const float *p, int p_stride, co
         for (int d = 0; d < DIMS; d++)
             o[h][d] = 0.0f;
     }
-    /* Fours of keys that every query sees; what is before and behind, one by one. */
-    int from = (low + 3) / 4 * 4, to = (high + 1) / 4 * 4;
-    if (from >= to)
-        from = to = high_all + 1;
-    for (int key = low_all; key <= high_all; key++) {
-        if (key == from) {
-#pragma unroll 4
-            for (; key < to; key += 4) {
-                float part[HEADS][4];
-#pragma unroll
-                for (int h = 0; h < HEADS; h++) {
-                    const float4 four = *(const float4 *)(p + h * p_stride + key);
-                    part[h][0] = four.x;
-                    part[h][1] = four.y;
-                    part[h][2] = four.z;
-                    part[h][3] = four.w;
-                }
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float v[DIMS];
-                    attend_value<DIMS>(values + (key + i) * pitch, v);
-#pragma unroll
-                    for (int h = 0; h < HEADS; h++)
-#pragma unroll
-                        for (int d = 0; d < DIMS; d++)
-                            o[h][d] = fmaf(part[h][i], v[d], o[h][d]);
-                }
-            }
-            if (key > high_all)
-                break;
-        }
-        float v[DIMS];
-        attend_value<DIMS>(values + key * pitch, v);
-#pragma unroll
-        for (int h = 0; h < HEADS; h++)
-            if (key >= lo[h] && key <= hi[h])
-#pragma unroll
-                for (int d = 0; d < DIMS; d++)
-                    o[h][d] = fmaf(p[h * p_stride + key], v[d], o[h][d]);
+    /* Eights of keys that every query sees, from a multiple of four on; what is before and behind,
+     * one by one. */
+    const int from = (low + 3) / 4 * 4, eights = high + 1 > from ? (high + 1 - from) / 8 : 0;
+    const int to = from + 8 * eights;
+    if (eights == 0) {
+        attend_value_steps<TOGETHER, DIMS>(values, pitch, p, p_stride, lo, hi, low_all,
+                                           high_all + 1, o);
+        return;
     }
+    struct attend_eight<TOGETHER, DIMS> even, odd;
+    attend_eight_load<TOGETHER, DIMS>(values, pitch, p, p_stride, from, &even);
+    attend_value_steps<TOGETHER, DIMS>(values, pitch, p, p_stride, lo, hi, low_all, from, o);
+    int key = from;
+#pragma unroll 1
+    for (; key + 8 < to; key += 16) {
+        attend_eight_load<TOGETHER, DIMS>(values, pitch, p, p_stride, key + 8, &odd);
+        attend_eight_add<TOGETHER, DIMS>(&even, o);
+        attend_eight_load<TOGETHER, DIMS>(values, pitch, p, p_stride, key + 16, &even);
+        attend_eight_add<TOGETHER, DIMS>(&odd, o);
+    }
+    if (key < to)
+        attend_eight_add<TOGETHER, DIMS>(&even, o);
+    attend_value_steps<TOGETHER, DIMS>(values, pitch, p, p_stride, lo, hi, to, high_all + 1, o);
 }
 
 #endif
