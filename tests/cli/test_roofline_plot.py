@@ -188,6 +188,7 @@ def put(value, *path):
 
 @pytest.mark.parametrize("change, text", [
     (put(2, "bench"), "field bench: must be 1"),
+    (put({"name": "NVIDIA H200"}, "machine", "device"), "field machine.device: the peaks of a device's"),
     (remove("decode"), "field decode: missing"),
     (put([], "decode"), "field decode: must be a list"),
     (put({}, "decode"), "field decode: must be a list"),
