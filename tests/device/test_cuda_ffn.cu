@@ -622,8 +622,9 @@ static void stage_experts(const struct cuda_launch *l, struct timed_layer *y)
     experts_few_down(l, &y->run, &y->few);
 }
 
-/* Microseconds of a stage of one layer; a graph of all layers is replayed. */
-static double time_stage(struct timed_layer *layer, timed_stage stage, bool overlap)
+/* Microseconds of a stage of one layer; a graph of all layers is replayed, or of one again and
+ * again: then its weights are in L2, and what is left is the work of the multiprocessors. */
+static double time_stage(struct timed_layer *layer, timed_stage stage, bool overlap, bool cached)
 {
     struct cuda_launch l = launch_new();
     cudaGraph_t graph = NULL;
@@ -633,7 +634,7 @@ static double time_stage(struct timed_layer *layer, timed_stage stage, bool over
     l.overlap = overlap;
     must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a capture");
     for (int i = 0; i < TIME_LAYERS; i++)
-        stage(&l, &layer[i]);
+        stage(&l, &layer[cached ? 0 : i]);
     must(cudaStreamEndCapture(stream, &graph), "a capture");
     must(cudaGraphInstantiate(&exec, graph, 0), "a graph");
     must(cudaEventCreate(&from), "an event");
@@ -764,18 +765,26 @@ static void time_all(void)
         }
         const double of_expert = TIME_WIDTH * TIME_HIDDEN * (0.5 + 1.0 / 16);
         const double all = (distinct + 1) * 3 * of_expert + 2.0 * TIME_EXPERTS * TIME_HIDDEN;
-        const double block = time_stage(layer, stage_block, true);
-        const double apart = time_stage(layer, stage_block, false);
-        const double experts = time_stage(layer, stage_experts, true);
-        const double up = time_stage(layer, stage_up, true);
-        const double down = time_stage(layer, stage_down, true);
-        printf("rows %d: %.1f experts, %.1f MB; block %.2f us (%.0f GB/s, %.0f %% of reading), "
-               "without overlap %.2f; gate and up with down %.2f; gate and up alone %.2f "
-               "(%.0f GB/s); down alone %.2f (%.0f GB/s)\n",
+        const double block = time_stage(layer, stage_block, true, false);
+        printf("rows %d: %.1f experts, %.1f MB: block %.2f us (%.0f GB/s, %.0f %% of reading), "
+               "without overlap %.2f, out of L2 %.2f\n",
                timed_rows, distinct + 1, all / 1e6, block, all / block / 1e3,
-               100 * all / block / 1e3 / peak, apart, experts, up,
-               (distinct + 1) * 2 * of_expert / up / 1e3, down,
-               (distinct + 1) * of_expert / down / 1e3);
+               100 * all / block / 1e3 / peak, time_stage(layer, stage_block, false, false),
+               time_stage(layer, stage_block, true, true));
+        static const struct {
+            const char *name;
+            timed_stage stage;
+            int matrices;
+        } stages[] = {{"gate, up and down", stage_experts, 3},
+                      {"gate and up", stage_up, 2},
+                      {"down", stage_down, 1}};
+        for (size_t k = 0; k < sizeof stages / sizeof *stages; k++) {
+            const double us = time_stage(layer, stages[k].stage, true, false);
+            printf("    %-18s %.2f us (%.0f GB/s), without overlap %.2f, out of L2 %.2f\n",
+                   stages[k].name, us, (distinct + 1) * stages[k].matrices * of_expert / us / 1e3,
+                   time_stage(layer, stages[k].stage, false, false),
+                   time_stage(layer, stages[k].stage, true, true));
+        }
     }
     free(x);
 }
