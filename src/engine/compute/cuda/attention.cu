@@ -122,13 +122,17 @@ static __device__ __forceinline__ void attend_new_values(const struct attend_arg
                                                          uint8_t *values)
 {
     const int first = b->base + b->lo > pos0 ? b->base + b->lo : pos0;
+    const int lane = (int)threadIdx.x % CUDA_LANES;
+#pragma unroll 1
     for (int position = first + (int)threadIdx.x / CUDA_LANES; position <= b->base + b->hi;
          position += ATTEND_HALVES) {
         const uint16_t *from = a.projected + (size_t)(position - pos0) * a.projected_stride +
                                a.value_at + b->kv_head * a.head_dim;
         uint16_t *to = (uint16_t *)values + (position - b->base) * G * ATTEND_WIDE;
-        for (int k = (int)threadIdx.x % CUDA_LANES; k < a.head_dim; k += CUDA_LANES)
-            to[k] = from[k];
+#pragma unroll
+        for (int i = 0; i < 8 * G; i++)
+            if (i * CUDA_LANES + lane < a.head_dim)
+                to[i * CUDA_LANES + lane] = from[i * CUDA_LANES + lane];
     }
 }
 
@@ -145,14 +149,13 @@ attend_task_of(const struct attend_arguments &a, const struct attend_block *b, i
 {
     const int first = b->base + b->lo > pos0 ? b->base + b->lo : pos0;
     const int fresh = NEW_KEYS && b->active ? b->base + b->hi - first + 1 : 0;
-    const int all = a.rows * a.share;
-    const int query = b->query + task < all ? b->query + task : all - 1;
+    const int query = attend_query(a, b->query + task), row = attend_row(a, query);
     struct attend_task t;
     t.is_query = task < QUERIES;
     t.valid = t.is_query || task < QUERIES + fresh;
-    t.row = t.is_query ? query / a.share : t.valid ? first - pos0 + task - QUERIES : 0;
+    t.row = t.is_query ? row : t.valid ? first - pos0 + task - QUERIES : 0;
     t.from = a.projected + (size_t)t.row * a.projected_stride +
-             (t.is_query ? (b->kv_head * a.share + query % a.share) * a.head_dim
+             (t.is_query ? (b->kv_head * a.share + query - row * a.share) * a.head_dim
                          : a.key_at + b->kv_head * a.head_dim);
     return t;
 }
@@ -193,8 +196,11 @@ attend_task_finish(const struct attend_arguments &a, const struct attend_block *
         const uint16_t *from = a.projected + (size_t)t->row * a.projected_stride + a.value_at +
                                b->kv_head * a.head_dim;
         uint16_t *value = a.values + slot * (size_t)a.value_stride;
-        for (int k = lane; k < a.value_stride; k += CUDA_LANES)
-            value[k] = k < a.head_dim ? from[k] : (uint16_t)0;
+#pragma unroll
+        for (int i = 0; i < 8 * G; i++)
+            if (i * CUDA_LANES + lane < a.value_stride)
+                value[i * CUDA_LANES + lane] =
+                    i * CUDA_LANES + lane < a.head_dim ? from[i * CUDA_LANES + lane] : (uint16_t)0;
     }
 }
 
@@ -288,8 +294,8 @@ attend_merge(const struct attend_arguments &a, const struct attend_block *b, int
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         const int at = e * ATTEND_THREADS + (int)threadIdx.x, d = at % WIDE;
-        const int query = b->query + at / WIDE, row = query / a.share;
-        const int head = b->kv_head * a.share + query % a.share;
+        const int query = b->query + at / WIDE, row = attend_row(a, query);
+        const int head = b->kv_head * a.share + query - row * a.share;
         if (query < a.rows * a.share && d < a.head_dim)
             a.out[((size_t)row * (size_t)a.heads + (size_t)head) * (size_t)a.head_dim + (size_t)d] =
                 attend_finish(o[e], l[e], attend_gate(a, row, head));
@@ -331,35 +337,12 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
     b.kv_head = item / a.groups;
     b.group = LOOP ? a.groups - 1 - item % a.groups : item % a.groups; /* the longest first */
     b.query = b.group * QUERIES;
-    int pos0 = -1;
-    struct attend_task task = {};
+    int pos0 = LOOP || !work ? -1 : attend_position(a);
+    struct attend_task task;
     struct attend_vector<G> vector;
-    if (work) {
-        const int half = (int)threadIdx.x / CUDA_LANES;
-        if (!LOOP) {
-            pos0 = attend_position(a); /* what a kernel before this one may be about to change */
-            attend_place(a, &b, QUERIES, pos0, slot);
-            attend_load_old<G>(a, &b, a.keys, a.key_stride, pos0, keys);
-            copy_commit();
-            if (apart)
-                attend_load_old<G>(a, &b, a.values, a.value_stride, pos0, values);
-            copy_commit();
-        }
-        task = attend_task_of<QUERIES, !LOOP>(a, &b, pos0, half);
-        attend_fetch_weights<G>(a, task.is_query ? a.q_norm : a.k_norm, pos0 + task.row, &vector);
-    }
-    prefetch_slice(a.next, blockIdx.x, gridDim.x);
-    pdl_wait();
-    if (!work)
-        return;
-    attend_fetch<G>(a, task.from, &vector);
-    const int now = attend_position(a);
-    if (now != pos0) {
-        pos0 = now;
+    for (bool waited = false;;) {
         attend_place(a, &b, QUERIES, pos0, slot);
         if (!LOOP) {
-            copy_wait<0>();
-            __syncthreads();
             attend_load_old<G>(a, &b, a.keys, a.key_stride, pos0, keys);
             copy_commit();
             if (apart)
@@ -368,7 +351,20 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
         }
         task = attend_task_of<QUERIES, !LOOP>(a, &b, pos0, (int)threadIdx.x / CUDA_LANES);
         attend_fetch_weights<G>(a, task.is_query ? a.q_norm : a.k_norm, pos0 + task.row, &vector);
+        if (!waited) {
+            prefetch_slice(a.next, blockIdx.x, gridDim.x);
+            pdl_wait();
+            if (!work)
+                return;
+            waited = true;
+        }
         attend_fetch<G>(a, task.from, &vector);
+        const int now = attend_position(a);
+        if (now == pos0)
+            break;
+        pos0 = now; /* the step was not there yet, or it was an older one */
+        copy_wait<0>();
+        __syncthreads();
     }
     if (!LOOP && !b.active) {
         copy_wait<0>();
@@ -507,24 +503,22 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
         }
     }
 
-    if (LOOP || oldest == newest) {
-        if (warp < VALUE_WARPS) {
+    if (LOOP) {
+        if (warp >= VALUE_WARPS)
+            return;
 #pragma unroll
-            for (int h = 0; h < TOGETHER; h++) {
-                const int query = b.query + value_query + h, row = query / a.share;
-                const int head = b.kv_head * a.share + query % a.share;
-                if (query >= a.rows * a.share)
-                    continue;
-                const float gate = attend_gate(a, row, head);
-                uint16_t *to =
-                    a.out + ((size_t)row * (size_t)a.heads + (size_t)head) * (size_t)a.head_dim;
+        for (int h = 0; h < TOGETHER; h++) {
+            const int query = b.query + value_query + h, row = attend_row(a, query);
+            const int head = b.kv_head * a.share + query - row * a.share;
+            if (query >= a.rows * a.share)
+                continue;
+            const float gate = attend_gate(a, row, head);
+            uint16_t *to =
+                a.out + ((size_t)row * (size_t)a.heads + (size_t)head) * (size_t)a.head_dim;
 #pragma unroll
-                for (int d = 0; d < DIMS; d++)
-                    if (value_at + d < a.head_dim)
-                        to[value_at + d] =
-                            LOOP ? attend_finish(total[h][d], l_total[h], gate)
-                                 : attend_finish(o[h][d], sums[value_query + h], gate);
-            }
+            for (int d = 0; d < DIMS; d++)
+                if (value_at + d < a.head_dim)
+                    to[value_at + d] = attend_finish(total[h][d], l_total[h], gate);
         }
         return;
     }
@@ -645,6 +639,7 @@ static struct attend_arguments attend_arguments_of(const struct cuda_launch *l,
     a.head_dim = b->head_dim;
     a.window = b->window;
     a.share = b->heads / b->kv_heads;
+    a.share_part = a.share == 1 ? 0 : UINT32_MAX / (unsigned)a.share + 1;
     return a;
 }
 

@@ -35,7 +35,8 @@ struct attend_arguments {
     int capacity, key_stride, value_stride;
     int rows, heads, kv_heads, head_dim;
     int window;
-    int share; /* query heads of a key/value head */
+    int share;           /* query heads of a key/value head */
+    unsigned share_part; /* 2^32 / share, rounded up; 0: share is 1 */
     uint16_t *out;
     uint16_t *queries; /* cuda_append's kernel: NULL, or where queries go, [rows, heads*head_dim] */
 
@@ -54,16 +55,23 @@ struct key_range {
     int first, last; /* positions */
 };
 
+/* The row of a query that there is: query / share. */
 static __device__ __forceinline__ int attend_row(const struct attend_arguments &a, int query)
 {
+    return a.share_part == 0 ? query : (int)__umulhi((unsigned)query, a.share_part);
+}
+
+/* Queries behind the last are it once more. */
+static __device__ __forceinline__ int attend_query(const struct attend_arguments &a, int query)
+{
     const int all = a.rows * a.share;
-    return (query < all ? query : all - 1) / a.share;
+    return query < all ? query : all - 1;
 }
 
 static __device__ __forceinline__ struct key_range attend_range(const struct attend_arguments &a,
                                                                 int pos0, int query)
 {
-    const int position = pos0 + attend_row(a, query);
+    const int position = pos0 + attend_row(a, attend_query(a, query));
     const int oldest = a.window > 0 ? position - a.window + 1 : 0;
     return {oldest > 0 ? oldest : 0, position};
 }
@@ -77,6 +85,7 @@ static __device__ __forceinline__ void attend_load(uint8_t *to, const uint16_t *
     const int slot = (int)((unsigned)(base + lo) % (unsigned)capacity);
     if (piece * 8 >= stride)
         return;
+#pragma unroll 2
     for (int i = lo + (int)threadIdx.x / PIECES; i <= hi; i += ATTEND_THREADS / PIECES) {
         const int at = slot + (i - lo);
         copy_async(to + ((size_t)i * PIECES + (size_t)piece) * 16,
@@ -326,8 +335,7 @@ attend_value_steps(const uint8_t *values, int pitch, const float *p, int p_strid
 }
 
 /* o[h] = sum of p v over the keys lo[h] .. hi[h] of a chunk, ascending. values: this thread's
- * elements of key 0; p: of the first query, the next p_stride behind it. Up to 8 rows behind the
- * last key are read, and not used. */
+ * elements of key 0; p: of the first query, the next p_stride behind it. */
 template <int TOGETHER, int DIMS>
 static __device__ __forceinline__ void
 attend_values(const uint8_t *values, int pitch, const float *p, int p_stride,
@@ -346,27 +354,30 @@ attend_values(const uint8_t *values, int pitch, const float *p, int p_stride,
     }
     /* Eights of keys that every query sees, from a multiple of four on; what is before and behind,
      * one by one. */
-    const int from = (low + 3) / 4 * 4, eights = high + 1 > from ? (high + 1 - from) / 8 : 0;
+    int from = (low + 3) / 4 * 4;
+    const int eights = high + 1 > from ? (high + 1 - from) / 8 : 0;
+    from = eights > 0 ? from : low_all;
     const int to = from + 8 * eights;
-    if (eights == 0) {
-        attend_value_steps<TOGETHER, DIMS>(values, pitch, p, p_stride, lo, hi, low_all,
-                                           high_all + 1, o);
-        return;
-    }
     struct attend_eight<TOGETHER, DIMS> even, odd;
-    attend_eight_load<TOGETHER, DIMS>(values, pitch, p, p_stride, from, &even);
-    attend_value_steps<TOGETHER, DIMS>(values, pitch, p, p_stride, lo, hi, low_all, from, o);
-    int key = from;
+    if (eights > 0)
+        attend_eight_load<TOGETHER, DIMS>(values, pitch, p, p_stride, from, &even);
 #pragma unroll 1
-    for (; key + 8 < to; key += 16) {
-        attend_eight_load<TOGETHER, DIMS>(values, pitch, p, p_stride, key + 8, &odd);
-        attend_eight_add<TOGETHER, DIMS>(&even, o);
-        attend_eight_load<TOGETHER, DIMS>(values, pitch, p, p_stride, key + 16, &even);
-        attend_eight_add<TOGETHER, DIMS>(&odd, o);
+    for (int part = 0; part < 2; part++) {
+        attend_value_steps<TOGETHER, DIMS>(values, pitch, p, p_stride, lo, hi,
+                                           part == 0 ? low_all : to,
+                                           part == 0 ? from : high_all + 1, o);
+#pragma unroll 1
+        for (int key = part == 0 ? from : to; key < to; key += 16) {
+            if (key + 8 < to)
+                attend_eight_load<TOGETHER, DIMS>(values, pitch, p, p_stride, key + 8, &odd);
+            attend_eight_add<TOGETHER, DIMS>(&even, o);
+            if (key + 8 >= to)
+                break;
+            if (key + 16 < to)
+                attend_eight_load<TOGETHER, DIMS>(values, pitch, p, p_stride, key + 16, &even);
+            attend_eight_add<TOGETHER, DIMS>(&odd, o);
+        }
     }
-    if (key < to)
-        attend_eight_add<TOGETHER, DIMS>(&even, o);
-    attend_value_steps<TOGETHER, DIMS>(values, pitch, p, p_stride, lo, hi, to, high_all + 1, o);
 }
 
 #endif
