@@ -15,9 +15,8 @@ struct linear_rows linear_rows_of(const struct cuda_linear *a)
     rows.eps = a->eps;
     rows.rows = a->rows;
     rows.inputs = a->w->in;
-    const bool even = a->w->in % 2 == 0;
-    rows.pairs = even && a->x_stride % 2 == 0 && (uintptr_t)a->x % 4 == 0;
-    rows.norm_pairs = even && (uintptr_t)a->norm % 4 == 0;
+    rows.whole = a->w->in % CUDA_BF16_GROUP == 0 && a->x_stride % 2 == 0 &&
+                 (uintptr_t)a->x % 4 == 0 && (uintptr_t)a->norm % 4 == 0;
     return rows;
 }
 
@@ -178,27 +177,21 @@ static __device__ __forceinline__ void many_copy8(void *shared, const void *glob
 #endif
 }
 
-/* A thread's piece of the next inputs: one row's 4 pairs in one lane. */
+/* A thread's piece of some inputs of a row, and of the norm's weights. */
 static __device__ __forceinline__ uint4 many_load_row(const struct linear_rows &rows, int r,
                                                       int group)
 {
-    const int lane = threadIdx.x % CUDA_LANES, k = group * CUDA_BF16_GROUP + 2 * lane;
+    const int k = group * CUDA_BF16_GROUP + 2 * (threadIdx.x % CUDA_LANES);
     const int n = r < rows.rows ? rows.inputs : 0;
     const uint16_t *row = rows.x + (size_t)r * rows.stride;
-    return make_uint4(linear_pair(row, k, n, rows.pairs),
-                      linear_pair(row, k + CUDA_BLOCK, n, rows.pairs),
-                      linear_pair(row, k + 2 * CUDA_BLOCK, n, rows.pairs),
-                      linear_pair(row, k + 3 * CUDA_BLOCK, n, rows.pairs));
+    return rows.whole ? linear_piece(row, k, n) : linear_piece_slowly(row, k, n);
 }
 
 static __device__ __forceinline__ uint4 many_load_norm(const struct linear_rows &rows, int group)
 {
-    const int lane = threadIdx.x % CUDA_LANES, k = group * CUDA_BF16_GROUP + 2 * lane;
-    const int n = rows.inputs;
-    return make_uint4(linear_pair(rows.norm, k, n, rows.norm_pairs),
-                      linear_pair(rows.norm, k + CUDA_BLOCK, n, rows.norm_pairs),
-                      linear_pair(rows.norm, k + 2 * CUDA_BLOCK, n, rows.norm_pairs),
-                      linear_pair(rows.norm, k + 3 * CUDA_BLOCK, n, rows.norm_pairs));
+    const int k = group * CUDA_BF16_GROUP + 2 * (threadIdx.x % CUDA_LANES);
+    return rows.whole ? linear_piece(rows.norm, k, rows.inputs)
+                      : linear_piece_slowly(rows.norm, k, rows.inputs);
 }
 
 /* The lane's element of pair `from` and of its neighbours, in the order of the norm's chain. */

@@ -22,7 +22,7 @@ struct linear_rows {
     const uint16_t *norm; /* or NULL */
     float eps;
     int rows, inputs;
-    bool pairs, norm_pairs; /* two elements can be read at once */
+    bool whole; /* whole groups of 4 blocks, and two elements can be read at once */
 };
 
 /* What a kernel for few rows gets. Offsets are of dynamic shared memory. */
@@ -86,24 +86,38 @@ static __device__ __forceinline__ void linear_copy_pair(void *shared, const void
 #endif
 }
 
-/* Elements k and k + 1 (k even) of a row of n; zero beyond. */
-static __device__ __forceinline__ uint32_t linear_pair(const uint16_t *row, int k, int n,
-                                                       bool pairs)
+/* A lane's piece of a row of n in lanes order, in 4 blocks: elements k and k + 1 (k even), k + 32
+ * and k + 33 and so on; zero beyond. */
+static __device__ __forceinline__ uint4 linear_piece(const uint16_t *row, int k, int n)
 {
-    if (pairs)
-        return k < n ? linear_load_pair(row + k) : 0;
-    const uint32_t low = k < n ? linear_load_one(row + k) : 0;
-    const uint32_t high = k + 1 < n ? linear_load_one(row + k + 1) : 0;
-    return low | high << 16;
+    uint4 q = make_uint4(0, 0, 0, 0);
+    if (k < n) {
+        q.x = linear_load_pair(row + k);
+        q.y = linear_load_pair(row + k + CUDA_BLOCK);
+        q.z = linear_load_pair(row + k + 2 * CUDA_BLOCK);
+        q.w = linear_load_pair(row + k + 3 * CUDA_BLOCK);
+    }
+    return q;
+}
+
+static __device__ __forceinline__ uint4 linear_piece_slowly(const uint16_t *row, int k, int n)
+{
+    uint32_t words[4] = {};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int at = k + i / 2 * CUDA_BLOCK + i % 2;
+        if (at < n)
+            words[i / 2] |= (uint32_t)linear_load_one(row + at) << 16 * (i % 2);
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 /* round(round(x * inverse) * weight), two at a time. */
 static __device__ __forceinline__ uint32_t linear_norm_pair(uint32_t x, uint32_t weight,
                                                             float inverse)
 {
-    const uint32_t low = bf16_of(rounded(bf16_low(x) * inverse) * bf16_low(weight));
-    const uint32_t high = bf16_of(rounded(bf16_high(x) * inverse) * bf16_high(weight));
-    return low | high << 16;
+    const uint32_t t = bf16_pair_of(bf16_low(x) * inverse, bf16_high(x) * inverse);
+    return bf16_pair_of(bf16_low(t) * bf16_low(weight), bf16_high(t) * bf16_high(weight));
 }
 
 static __device__ __forceinline__ uint4 linear_norm_quad(uint4 x, uint4 w, float inverse)
@@ -317,32 +331,37 @@ template <int R> static __device__ __forceinline__ bool linear_few_one(const str
     return R < CUDA_RECORD_ROWS || p.slab >= p.units;
 }
 
-template <int R, bool PAIRS>
-static __device__ __forceinline__ void linear_few_piece(const struct linear_few &p, uint4 *x,
-                                                        int group, int i)
-{
-    const int lane = i % CUDA_LANES, r = i / CUDA_LANES % R, g = i / CUDA_LANES / R;
-    const int k = (group + g) * CUDA_BF16_GROUP + 2 * lane;
-    const uint16_t *row = p.rows.x + (size_t)r * p.rows.stride;
-    const int n = r < p.rows.rows ? p.rows.inputs : 0;
-    x[i] = make_uint4(linear_pair(row, k, n, PAIRS), linear_pair(row, k + CUDA_BLOCK, n, PAIRS),
-                      linear_pair(row, k + 2 * CUDA_BLOCK, n, PAIRS),
-                      linear_pair(row, k + 3 * CUDA_BLOCK, n, PAIRS));
-}
-
 template <int R>
 static __device__ __forceinline__ void linear_few_load(const struct linear_few &p, uint4 *x,
                                                        int group, int groups)
 {
-    const int count = groups * R * CUDA_LANES;
-    if (p.rows.pairs) {
-#pragma unroll 4
-        for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x)
-            linear_few_piece<R, true>(p, x, group, i);
-    } else {
+    enum { AT_ONCE = 4 };
+    const int count = groups * R * CUDA_LANES, threads = (int)blockDim.x;
+    if (!p.rows.whole) {
 #pragma unroll 1
-        for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x)
-            linear_few_piece<R, false>(p, x, group, i);
+        for (int i = (int)threadIdx.x; i < count; i += threads) {
+            const int lane = i % CUDA_LANES, r = i / CUDA_LANES % R;
+            const int k = (group + i / CUDA_LANES / R) * CUDA_BF16_GROUP + 2 * lane;
+            x[i] = linear_piece_slowly(p.rows.x + (size_t)r * p.rows.stride, k,
+                                       r < p.rows.rows ? p.rows.inputs : 0);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int from = (int)threadIdx.x; from < count; from += AT_ONCE * threads) {
+        uint4 q[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int at = from + i * threads, lane = at % CUDA_LANES, r = at / CUDA_LANES % R;
+            const int k = (group + at / CUDA_LANES / R) * CUDA_BF16_GROUP + 2 * lane;
+            const uint16_t *row = p.rows.x + (size_t)r * p.rows.stride;
+            const int n = at < count && r < p.rows.rows ? p.rows.inputs : 0;
+            q[i] = linear_piece(row, k, n);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (from + i * threads < count)
+                x[from + i * threads] = q[i];
     }
 }
 
@@ -350,15 +369,16 @@ static __device__ __forceinline__ void linear_few_load(const struct linear_few &
 static __device__ __forceinline__ void linear_few_load_norm(const struct linear_few &p,
                                                             uint32_t *norm, int group, int groups)
 {
-    const int count = groups * CUDA_BF16_GROUP / 2;
-#pragma unroll 2
+    const int count = groups * CUDA_LANES, n = p.rows.inputs;
     for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) {
-        const int k = group * CUDA_BF16_GROUP + 2 * i, n = p.rows.inputs;
-        uint32_t *to = norm + lanes_index(2 * i) / 2;
-        if (p.rows.norm_pairs && k < n)
-            linear_copy_pair(to, p.rows.norm + k);
-        else
-            *to = linear_pair(p.rows.norm, k, n, false);
+        const int k = (group + i / CUDA_LANES) * CUDA_BF16_GROUP + 2 * (i % CUDA_LANES);
+        if (p.rows.whole && k < n) {
+#pragma unroll
+            for (int b = 0; b < 4; b++)
+                linear_copy_pair(norm + 4 * i + b, p.rows.norm + k + b * CUDA_BLOCK);
+        } else {
+            ((uint4 *)norm)[i] = linear_piece_slowly(p.rows.norm, k, n);
+        }
     }
 }
 
@@ -372,9 +392,14 @@ static __device__ __forceinline__ void linear_few_square(const uint4 *x, float *
     for (int r = half_warp; r < R; r += linear_half_warps()) {
         float sum = first ? 0.0f : chain[r * CUDA_LANES + lane];
         const uint4 *at = x + r * CUDA_LANES + lane / 2;
-#pragma unroll 4
-        for (int g = 0; g < groups; g++)
-            sum = linear_square(sum, at[g * R * CUDA_LANES], at[g * R * CUDA_LANES + 8], pick);
+        uint4 a = at[0], b = at[8];
+        for (int g = 1; g <= groups; g++) { /* the next pieces come while the chain goes on */
+            const int next = (g < groups ? g : 0) * R * CUDA_LANES;
+            const uint4 a1 = at[next], b1 = at[next + 8];
+            sum = linear_square(sum, a, b, pick);
+            a = a1;
+            b = b1;
+        }
         chain[r * CUDA_LANES + lane] = sum;
     }
 }
@@ -399,7 +424,6 @@ static __device__ __forceinline__ void linear_few_scale(uint4 *x, const uint4 *n
                                                         const float *inverse, int groups)
 {
     const int count = groups * R * CUDA_LANES;
-#pragma unroll 2
     for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) {
         const int lane = i % CUDA_LANES, r = i / CUDA_LANES % R, g = i / CUDA_LANES / R;
         x[i] = linear_norm_quad(x[i], norm[g * CUDA_LANES + lane], inverse[r]);
