@@ -32,6 +32,8 @@ void emulator_named_barrier(int number, int threads, EMULATOR_PLACE);
 /* griddepcontrol.wait. In a launch with programmatic serialization every thread must come here
  * exactly once, or not at all in the whole launch; anything else aborts. */
 void emulator_dependency_wait(void);
+/* griddepcontrol.launch_dependents: the next launch but this one may begin. */
+void emulator_dependents_launch(void);
 /* cp.async: the copy is made when its thread waits for its group, so that a wait that is missing or
  * too short shows. commit ends a group; wait is for all but the last `left` groups. */
 void emulator_copy_async(void *shared, const void *global, unsigned bytes);

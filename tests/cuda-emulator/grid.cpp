@@ -144,6 +144,7 @@ static void block_begin(struct grid *g, struct block *b)
     for (int i = 0; i < NAMED_BARRIERS; i++)
         b->named[i].arrived = 0;
     memset(b->dependency, 0, (size_t)b->threads);
+    b->lets_next = false;
     g->at = (g->at + g->step) % g->count;
     g->started++;
 }
@@ -235,10 +236,43 @@ static void resident_end(struct grid *g)
 
 /* ---- Launches that begin early ---- */
 
+static void end_oldest(struct scheduler *s)
+{
+    struct grid *g = pending;
+    pending = g->next;
+    pending_count--;
+    grid_enter(s, g);
+    resident_run(s, g);
+    run_in_turn(s, g);
+    grid_leave(s, g);
+    resident_end(g);
+    free(g);
+}
+
+static const struct grid *newest(void)
+{
+    const struct grid *g = pending;
+    while (g->next != NULL)
+        g = g->next;
+    return g;
+}
+
+/* Whether each block of the launch that is parked has let the next one begin: that one does not
+ * wait for what is in front of this one either. */
+static bool lets_next(const struct grid *g)
+{
+    for (size_t i = 0; i < g->resident; i++)
+        if (!g->blocks[i].lets_next && g->blocks[i].live > 0)
+            return false;
+    return true;
+}
+
 static void begin_early(struct scheduler *s, const struct emulator_launch *l,
                         enum emulator_order order)
 {
     struct grid *g = (struct grid *)calloc(1, sizeof *g + l->closure_bytes), **last = &pending;
+    while (pending_count > 1 && !lets_next(newest()))
+        end_oldest(s);
     const uint64_t threads = (uint64_t)l->block.x * l->block.y * l->block.z;
     if (g == NULL)
         emulator_abort("no memory for a launch");
@@ -256,19 +290,6 @@ static void begin_early(struct scheduler *s, const struct emulator_launch *l,
         last = &(*last)->next;
     *last = g;
     pending_count++;
-}
-
-static void end_oldest(struct scheduler *s)
-{
-    struct grid *g = pending;
-    pending = g->next;
-    pending_count--;
-    grid_enter(s, g);
-    resident_run(s, g);
-    run_in_turn(s, g);
-    grid_leave(s, g);
-    resident_end(g);
-    free(g);
 }
 
 void emulator_finish(void)

@@ -72,6 +72,7 @@ struct block {
     struct fiber *fiber[MOST_THREADS];
     struct place waits[MOST_THREADS];
     unsigned char dependency[MOST_THREADS];
+    bool lets_next;        /* a thread came to emulator_dependents_launch */
     unsigned char *shared; /* its shared memory while another block runs */
 };
 

@@ -417,15 +417,20 @@ static void test_copies_arrive_when_waited_for(void **state)
 
 enum { LINK_THREADS = 128, LINK_BLOCKS = 80 };
 
-/* out[i] = from[i] + 1, read in time or before the launches in front have ended. */
-static __global__ void chain_link(uint32_t *out, const uint32_t *from, bool too_early)
+/* out[i] = from[i] + 1, read in time or before the launches in front have ended. late: the next
+ * launch may begin only when this one has waited. */
+static __global__ void chain_link(uint32_t *out, const uint32_t *from, bool too_early, bool late)
 {
     __shared__ uint32_t kept[LINK_THREADS];
     const unsigned i = blockIdx.x % 8 * LINK_THREADS + threadIdx.x;
+    if (!late)
+        emulator_dependents_launch();
     kept[threadIdx.x] = blockIdx.x;
     uint32_t v = too_early ? from[i] : 0;
     __syncthreads();
     emulator_dependency_wait();
+    if (late)
+        emulator_dependents_launch();
     v = too_early ? v : from[i];
     __syncthreads();
     if (blockIdx.x < 8)
@@ -434,7 +439,8 @@ static __global__ void chain_link(uint32_t *out, const uint32_t *from, bool too_
         out[i] = 0;
 }
 
-static void run_chain(bool too_early, cudaStream_t stream)
+/* Area 1 of 1024 words from area 0, 2 from 1, 3 from `third`. */
+static void run_chain(bool too_early, int third, bool late, cudaStream_t stream)
 {
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute attribute = {};
@@ -447,7 +453,8 @@ static void run_chain(bool too_early, cudaStream_t stream)
     c.numAttrs = 1;
     for (int i = 0; i < 3; i++)
         assert_int_equal(cudaLaunchKernelEx(&c, chain_link, device_words + (i + 1) * 1024,
-                                            (const uint32_t *)device_words + i * 1024, too_early),
+                                            device_words + (i < 2 ? i : third) * 1024,
+                                            too_early && (i == 2 || third == 2), late),
                          cudaSuccess);
 }
 
@@ -471,13 +478,13 @@ static void test_early_launches(void **state)
             setenv("CUDA_EMULATOR_EARLY", early == 0 ? "0" : early == 1 ? "1" : "2", 1);
             set_order(order);
             assert_int_equal(cudaMemset(device_words, 0, sizeof host_words), cudaSuccess);
-            run_chain(false, NULL);
+            run_chain(false, 2, false, NULL);
             get_words();
             for (int i = 0; i < 1024; i++)
                 assert_int_equal(host_words[3 * 1024 + i], 3);
             assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
                              cudaSuccess);
-            run_chain(true, stream);
+            run_chain(true, 2, false, stream);
             assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
             assert_int_equal(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
             assert_int_equal(cudaMemset(device_words, 0, sizeof host_words), cudaSuccess);
@@ -487,6 +494,14 @@ static void test_early_launches(void **state)
                 assert_int_equal(host_words[3 * 1024], early == 0 ? 3 : 1);
             assert_int_equal(cudaGraphExecDestroy(exec), cudaSuccess);
             assert_int_equal(cudaGraphDestroy(graph), cudaSuccess);
+            /* what the launch before the last wrote is there if the last let this one begin late */
+            for (int late = 0; late < 2; late++) {
+                assert_int_equal(cudaMemset(device_words, 0, sizeof host_words), cudaSuccess);
+                run_chain(true, 1, late, stream);
+                get_words();
+                if (order == orders[0])
+                    assert_int_equal(host_words[3 * 1024], early == 2 && !late ? 1 : 2);
+            }
         }
     }
     assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);

@@ -336,6 +336,11 @@ void emulator_dependency_wait(void)
     emulator_wait(s, OP_DEPENDENCY, NULL, 0);
 }
 
+void emulator_dependents_launch(void)
+{
+    running("griddepcontrol.launch_dependents")->block->lets_next = true;
+}
+
 void emulator_copy_async(void *shared, const void *global, unsigned bytes)
 {
     struct fiber *f = running("cp.async")->fiber;
