@@ -693,6 +693,21 @@ static void time_open(void)
            device.multiprocessors, (double)pool_bytes / 1e9, plain / 1e12);
 }
 
+/* Many rows as if they were few, several times. */
+static bool launch_by_sixteen(const struct cuda_launch *l, const struct cuda_linear *a,
+                              const struct linear_plan *plan)
+{
+    (void)plan;
+    struct cuda_linear part = *a;
+    for (int at = 0; at < a->rows; at += CUDA_RECORD_ROWS) {
+        part.x = a->x + (size_t)at * a->x_stride;
+        part.y = a->y + (size_t)at * a->y_stride;
+        part.rows = a->rows - at < CUDA_RECORD_ROWS ? a->rows - at : CUDA_RECORD_ROWS;
+        cuda_linear(l, &part);
+    }
+    return true;
+}
+
 static void time_all(void)
 {
     static const int rows[] = {1, 2, 3, 4, 5, 6, 8, 16};
@@ -739,13 +754,18 @@ static void time_all(void)
         tell("head", &t, us, one);
         one = i == 0 ? us : one;
     }
+    static const int many[] = {17, 32, 64, 128, 512};
     for (int s = 0; s < 4; s += 2) {
-        for (int f = 0; f < 2; f++) {
-            struct timed t = timed_new(&shapes[s], f ? WEIGHT_INT8_AFFINE32 : WEIGHT_BF16, 512);
-            const double us = timed_run(&t);
-            printf("%-11s %-5s %6d x %-5d rows %d strict %8.1f us %6.1f TFLOP/s\n", shapes[s].name,
-                   format_name(t.format), t.out, t.in, t.rows, us,
-                   2.0 * t.out * t.in * t.rows / us / 1e6);
+        for (int i = 0; i < 5; i++) {
+            for (int kind = 0; kind < 3; kind++) {
+                struct timed t =
+                    timed_new(&shapes[s], kind == 1 ? WEIGHT_INT8_AFFINE32 : WEIGHT_BF16, many[i]);
+                t.launch = kind == 2 ? launch_by_sixteen : NULL;
+                const double us = timed_run(&t);
+                printf("%-11s %-5s %6d x %-5d rows %3d strict%s %8.1f us %6.1f TFLOP/s\n",
+                       shapes[s].name, format_name(t.format), t.out, t.in, t.rows,
+                       kind == 2 ? " by 16" : "", us, 2.0 * t.out * t.in * t.rows / us / 1e6);
+            }
         }
     }
 }
