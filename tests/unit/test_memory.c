@@ -317,13 +317,14 @@ static void device_is_full_or_refused(void **state)
         assert_true(memory_plan_device(asked[i], &n, "NVIDIA H200", needed, &p, &err));
         assert_true(p.device && p.fits && !p.lock);
         assert_int_equal(p.profile, MEMORY_FULL);
-        assert_non_null(strstr(p.line, "memory of NVIDIA H200: 1.62 GB of 1.62 GB"));
+        assert_non_null(strstr(p.line, "1.62 GB of 1.62 GB (free on NVIDIA H200); weights are"));
+        assert_true((strstr(p.line, "(auto)") != NULL) == (asked[i] == MEMORY_AUTO));
     }
     assert_false(memory_plan_device(MEMORY_AUTO, &n, "NVIDIA H200", needed - 1, &p, &err));
     assert_string_equal(err.name, "MEMORY-INSUFFICIENT");
     assert_string_equal(err.file, "there");
-    assert_non_null(strstr(err.message, "1.62 GB needed on NVIDIA H200"));
-    assert_non_null(strstr(err.message, "1.62 GB of its memory are free"));
+    assert_non_null(strstr(err.message, "profile full needs 1.62 GB (of it 1.05 GB for weights"));
+    assert_non_null(strstr(err.message, "1.62 GB are free on NVIDIA H200; lower --context"));
 
     assert_false(memory_plan_device(MEMORY_LOW, &n, "NVIDIA H200", needed, &p, &err));
     assert_string_equal(err.name, "badValue");

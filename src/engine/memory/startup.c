@@ -152,14 +152,15 @@ bool memory_plan_device(enum memory_profile asked, const struct memory_need *n, 
     }
     if (needed > available) {
         error_set(err, "MEMORY-INSUFFICIENT",
-                  "%s needed on %s (of it %s for weights, %s for keys and values), %s of its "
-                  "memory are free; lower --context, or end what else uses it",
-                  memory_text(needed, text[0]), device, memory_text(n->weights, text[1]),
-                  memory_text(n->caches, text[2]), memory_text(available, text[3]));
+                  "profile full needs %s (of it %s for weights, %s for keys and values), %s are "
+                  "free on %s; lower --context, or end what else uses it",
+                  memory_text(needed, text[0]), memory_text(n->weights, text[1]),
+                  memory_text(n->caches, text[2]), memory_text(available, text[3]), device);
         return error_at(err, n->folder, NULL, NULL);
     }
     snprintf(out->line, sizeof out->line,
-             "memory of %s: %s of %s that are free; weights are copied to it", device,
-             memory_text(needed, text[0]), memory_text(available, text[1]));
+             "memory profile full%s: %s of %s (free on %s); weights are copied to it",
+             asked == MEMORY_AUTO ? " (auto)" : "", memory_text(needed, text[0]),
+             memory_text(available, text[1]), device);
     return true;
 }
