@@ -372,13 +372,10 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
     }
     const int oldest = b.first / CUDA_CHUNK, newest = b.last / CUDA_CHUNK;
 
-    /* What this thread sees to: scores and their softmax; elements of the output. */
-    struct key_range score_range[SETS], value_range[TOGETHER];
+    /* The elements of the output that this thread sees to. */
+    struct key_range value_range[TOGETHER];
     const int value_query = warp / SPLIT * TOGETHER;
     const int value_at = (warp % SPLIT * 32 + (int)threadIdx.x % 32) * DIMS;
-#pragma unroll
-    for (int set = 0; set < SETS; set++)
-        score_range[set] = attend_range(a, pos0, b.query + set * HEADS + lane % HEADS);
 #pragma unroll
     for (int h = 0; h < TOGETHER; h++)
         value_range[h] = attend_range(a, pos0, b.query + value_query + h);
@@ -408,19 +405,12 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
         copy_wait<1>();
         __syncthreads();
 
-        float s[QUERIES] = {};
-        attend_scores<SETS, HEADS, G>(keys, q, b.lo, b.hi, s);
-#pragma unroll
+#pragma unroll 1
         for (int set = 0; set < SETS; set++) {
-            float m = -INFINITY;
-#pragma unroll
-            for (int it = 0; it < HEADS; it++) {
-                const int position = b.base + attend_key<HEADS>(it);
-                float *score = &s[it * SETS + set];
-                *score = *score * a.scale;
-                if (position >= score_range[set].first && position <= score_range[set].last)
-                    m = *score > m ? *score : m;
-            }
+            const struct key_range seen =
+                attend_within(attend_range(a, pos0, b.query + set * HEADS + lane % HEADS), b.base);
+            float m = attend_scores<HEADS, G>(keys, q + set * HEADS * WIDE, a.scale, b.lo, b.hi,
+                                              seen, p + set * HEADS * P_STRIDE, P_STRIDE);
 #pragma unroll
             for (int step = HEADS; step < 32; step *= 2) {
                 const float other = __shfl_xor_sync(0xffffffffu, m, step);
@@ -439,36 +429,34 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
             }
             copy_commit();
         }
-#pragma unroll
+#pragma unroll 1
         for (int set = 0; set < SETS; set++) {
             const int query = set * HEADS + lane % HEADS;
+            const struct key_range seen =
+                attend_within(attend_range(a, pos0, b.query + query), b.base);
             float m = maxima[0][query];
 #pragma unroll
             for (int w = 1; w < ATTEND_WARPS; w++)
                 m = maxima[w][query] > m ? maxima[w][query] : m;
             if ((int)threadIdx.x < HEADS)
                 most[query] = m;
-#pragma unroll
+#pragma unroll 2
             for (int it = 0; it < HEADS; it++) {
-                const int key = attend_key<HEADS>(it), position = b.base + key;
-                const bool seen =
-                    position >= score_range[set].first && position <= score_range[set].last;
-                p[query * P_STRIDE + key] = seen ? elementary_exp(s[it * SETS + set] - m) : 0.0f;
+                const int key = attend_key<HEADS>(it);
+                float *score = p + query * P_STRIDE + key;
+                *score = key >= seen.first && key <= seen.last ? elementary_exp(*score - m) : 0.0f;
             }
         }
         copy_wait<0>();
         __syncthreads();
 
         if (warp < VALUE_WARPS) {
-            int lo[TOGETHER], hi[TOGETHER];
+            struct key_range summed[TOGETHER];
 #pragma unroll
-            for (int h = 0; h < TOGETHER; h++) {
-                lo[h] = value_range[h].first > b.base ? value_range[h].first - b.base : 0;
-                hi[h] = value_range[h].last - b.base < CUDA_CHUNK - 1 ? value_range[h].last - b.base
-                                                                      : CUDA_CHUNK - 1;
-            }
+            for (int h = 0; h < TOGETHER; h++)
+                summed[h] = attend_within(value_range[h], b.base);
             attend_values<TOGETHER, DIMS>(values + value_at * 2, PITCH, p + value_query * P_STRIDE,
-                                          P_STRIDE, lo, hi, o);
+                                          P_STRIDE, summed, o);
         } else if (warp >= ATTEND_WARPS - (QUERIES + 1) / 2) {
             const int query =
                 (int)threadIdx.x / CUDA_LANES - (ATTEND_HALVES - (QUERIES + 1) / 2 * 2);
@@ -564,8 +552,8 @@ struct attend_form {
 };
 static const struct attend_form attend_forms[] = {
     {2, 2, 1, false, attend<1, 2, 1, false>}, {4, 4, 1, false, attend<1, 4, 1, false>},
-    {6, 2, 1, false, attend<3, 2, 1, false>}, {8, 8, 1, false, attend<1, 8, 1, false>},
-    {2, 2, 2, false, attend<1, 2, 2, false>}, {8, 8, 1, true, attend<1, 8, 1, true>},
+    {6, 2, 1, false, attend<3, 2, 1, false>}, {8, 4, 1, false, attend<2, 4, 1, false>},
+    {2, 2, 2, false, attend<1, 2, 2, false>}, {8, 4, 1, true, attend<2, 4, 1, true>},
     {2, 2, 2, true, attend<1, 2, 2, true>}};
 
 static int attend_groups(int head_dim)

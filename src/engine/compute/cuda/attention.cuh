@@ -50,9 +50,9 @@ struct attend_arguments {
     struct l2_prefetch next;
 };
 
-/* The keys that a query sees. */
+/* The keys that a query sees: positions; or within a chunk. */
 struct key_range {
-    int first, last; /* positions */
+    int first, last;
 };
 
 /* The row of a query that there is: query / share. */
@@ -74,6 +74,13 @@ static __device__ __forceinline__ struct key_range attend_range(const struct att
     const int position = pos0 + attend_row(a, attend_query(a, query));
     const int oldest = a.window > 0 ? position - a.window + 1 : 0;
     return {oldest > 0 ? oldest : 0, position};
+}
+
+/* Of them those of the chunk that begins at base, counted from there; none: last is below first. */
+static __device__ __forceinline__ struct key_range attend_within(struct key_range r, int base)
+{
+    return {r.first > base ? r.first - base : 0,
+            r.last - base < CUDA_CHUNK - 1 ? r.last - base : CUDA_CHUNK - 1};
 }
 
 /* Rows lo .. hi of a chunk, from a ring into shared memory, `WIDE` 16-byte pieces apart there. */
@@ -193,8 +200,7 @@ template <int STEP> static __device__ __forceinline__ void attend_tree(float *sl
         attend_tree<(STEP > 1 ? STEP / 2 : 1)>(slot);
 }
 
-/* Scores of the keys lo .. hi of a chunk: s[it * SETS + set] is that of query set * HEADS + lane %
- * HEADS and key attend_key(it). What is outside is left undefined. q: [query][group][lane][8]. */
+/* The key of a chunk whose score a thread ends with in iteration `it`. */
 template <int HEADS> static __device__ __forceinline__ int attend_key(int it)
 {
     enum { KEYS = CUDA_LANES / HEADS };
@@ -202,33 +208,35 @@ template <int HEADS> static __device__ __forceinline__ int attend_key(int it)
     return (it * ATTEND_WARPS + (int)threadIdx.x / 32) * 2 * KEYS + half * KEYS + lane / HEADS;
 }
 
-template <int SETS, int HEADS, int G>
-static __device__ __forceinline__ void attend_scores(const uint8_t *keys, const float *q, int lo,
-                                                     int hi, float *s)
+/* Scores of the keys lo .. hi of a chunk for HEADS queries, scaled, to s [HEADS][stride]: each
+ * thread its own; those of other keys are left as they are. Returns the thread's largest, of query
+ * lane % HEADS, among the keys seen. q: [HEADS][group][lane][8]. */
+template <int HEADS, int G>
+static __device__ __forceinline__ float attend_scores(const uint8_t *keys, const float *q,
+                                                      float scale, int lo, int hi,
+                                                      struct key_range seen, float *s, int stride)
 {
     enum { KEYS = CUDA_LANES / HEADS, STEP = 2 * KEYS };
     const int lane = (int)threadIdx.x % CUDA_LANES, half = (int)threadIdx.x / CUDA_LANES % 2;
-    float x[SETS][HEADS][8 * G];
+    float x[HEADS][8 * G], most = -INFINITY;
 #pragma unroll
-    for (int set = 0; set < SETS; set++)
+    for (int h = 0; h < HEADS; h++)
 #pragma unroll
-        for (int h = 0; h < HEADS; h++)
-#pragma unroll
-            for (int i = 0; i < 2 * G; i++) {
-                const int query = set * HEADS + (h ^ (lane % HEADS));
-                const float4 four = *(
-                    const float4 *)(q + ((query * G + i / 2) * CUDA_LANES + lane) * 8 + i % 2 * 4);
-                x[set][h][4 * i] = four.x;
-                x[set][h][4 * i + 1] = four.y;
-                x[set][h][4 * i + 2] = four.z;
-                x[set][h][4 * i + 3] = four.w;
-            }
-#pragma unroll
+        for (int i = 0; i < 2 * G; i++) {
+            const int query = h ^ (lane % HEADS);
+            const float4 four =
+                *(const float4 *)(q + ((query * G + i / 2) * CUDA_LANES + lane) * 8 + i % 2 * 4);
+            x[h][4 * i] = four.x;
+            x[h][4 * i + 1] = four.y;
+            x[h][4 * i + 2] = four.z;
+            x[h][4 * i + 3] = four.w;
+        }
+#pragma unroll 1
     for (int it = 0; it < HEADS; it++) {
         const int first = (it * ATTEND_WARPS + (int)threadIdx.x / 32) * STEP;
         if (first > hi || first + STEP - 1 < lo)
             continue;
-        float acc[SETS][CUDA_LANES];
+        float slot[CUDA_LANES];
 #pragma unroll
         for (int k = 0; k < KEYS; k++) {
             const int key = first + half * KEYS + (k ^ (lane / HEADS));
@@ -245,23 +253,22 @@ static __device__ __forceinline__ void attend_scores(const uint8_t *keys, const 
                 }
             }
 #pragma unroll
-            for (int set = 0; set < SETS; set++)
+            for (int h = 0; h < HEADS; h++) {
+                float sum = 0.0f;
 #pragma unroll
-                for (int h = 0; h < HEADS; h++) {
-                    float sum = 0.0f;
-#pragma unroll
-                    for (int i = 0; i < 4 * G; i++)
-                        sum = fmaf(w[2 * i], x[set][h][2 * i],
-                                   fmaf(w[2 * i + 1], x[set][h][2 * i + 1], sum));
-                    acc[set][k * HEADS + h] = sum;
-                }
+                for (int i = 0; i < 4 * G; i++)
+                    sum = fmaf(w[2 * i], x[h][2 * i], fmaf(w[2 * i + 1], x[h][2 * i + 1], sum));
+                slot[k * HEADS + h] = sum;
+            }
         }
-#pragma unroll
-        for (int set = 0; set < SETS; set++) {
-            attend_tree<CUDA_LANES / 2>(acc[set]);
-            s[it * SETS + set] = acc[set][0];
-        }
+        attend_tree<CUDA_LANES / 2>(slot);
+        const float score = slot[0] * scale;
+        const int mine = attend_key<HEADS>(it);
+        s[lane % HEADS * stride + mine] = score;
+        if (mine >= seen.first && mine <= seen.last)
+            most = score > most ? score : most;
     }
+    return most;
 }
 
 /* Eight keys' parts of a thread's outputs, as they lie: values, and the p of each query. */
@@ -318,14 +325,13 @@ attend_eight_add(const struct attend_eight<TOGETHER, DIMS> *from, float o[TOGETH
 template <int TOGETHER, int DIMS>
 static __device__ __forceinline__ void
 attend_value_steps(const uint8_t *values, int pitch, const float *p, int p_stride,
-                   const int lo[TOGETHER], const int hi[TOGETHER], int from, int to,
-                   float o[TOGETHER][DIMS])
+                   const struct key_range seen[TOGETHER], int from, int to, float o[TOGETHER][DIMS])
 {
 #pragma unroll 1
     for (int key = from; key < to; key++)
 #pragma unroll
         for (int h = 0; h < TOGETHER; h++)
-            if (key >= lo[h] && key <= hi[h])
+            if (key >= seen[h].first && key <= seen[h].last)
 #pragma unroll
                 for (int d = 0; d < DIMS; d += 2) {
                     const uint32_t pair = *(const uint32_t *)(values + key * pitch + d * 2);
@@ -334,20 +340,20 @@ attend_value_steps(const uint8_t *values, int pitch, const float *p, int p_strid
                 }
 }
 
-/* o[h] = sum of p v over the keys lo[h] .. hi[h] of a chunk, ascending. values: this thread's
+/* o[h] = sum of p v over the keys seen[h] of a chunk, ascending. values: this thread's
  * elements of key 0; p: of the first query, the next p_stride behind it. */
 template <int TOGETHER, int DIMS>
 static __device__ __forceinline__ void
 attend_values(const uint8_t *values, int pitch, const float *p, int p_stride,
-              const int lo[TOGETHER], const int hi[TOGETHER], float o[TOGETHER][DIMS])
+              const struct key_range seen[TOGETHER], float o[TOGETHER][DIMS])
 {
-    int low = lo[0], high = hi[0], low_all = lo[0], high_all = hi[0];
+    int low = seen[0].first, high = seen[0].last, low_all = low, high_all = high;
 #pragma unroll
     for (int h = 0; h < TOGETHER; h++) {
-        low = lo[h] > low ? lo[h] : low;
-        high = hi[h] < high ? hi[h] : high;
-        low_all = lo[h] < low_all ? lo[h] : low_all;
-        high_all = hi[h] > high_all ? hi[h] : high_all;
+        low = seen[h].first > low ? seen[h].first : low;
+        high = seen[h].last < high ? seen[h].last : high;
+        low_all = seen[h].first < low_all ? seen[h].first : low_all;
+        high_all = seen[h].last > high_all ? seen[h].last : high_all;
 #pragma unroll
         for (int d = 0; d < DIMS; d++)
             o[h][d] = 0.0f;
@@ -363,7 +369,7 @@ attend_values(const uint8_t *values, int pitch, const float *p, int p_stride,
         attend_eight_load<TOGETHER, DIMS>(values, pitch, p, p_stride, from, &even);
 #pragma unroll 1
     for (int part = 0; part < 2; part++) {
-        attend_value_steps<TOGETHER, DIMS>(values, pitch, p, p_stride, lo, hi,
+        attend_value_steps<TOGETHER, DIMS>(values, pitch, p, p_stride, seen,
                                            part == 0 ? low_all : to,
                                            part == 0 ? from : high_all + 1, o);
 #pragma unroll 1
