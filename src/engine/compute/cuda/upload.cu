@@ -1,6 +1,5 @@
-/* What is on the device: each block's weights, taken once and found again by the host's pointers.
- */
-#include "engine/compute/cuda/staging.h"
+/* The weights of each block: which pieces it needs, and where they are then. */
+#include "engine/compute/cuda/order.h"
 
 extern "C" {
 #include "base/arena.h"
@@ -9,409 +8,19 @@ extern "C" {
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    ALIGN = 256,
-    MOST_PIECES = 24, /* of a block: attention with a run for each projection, a sparse ffn */
-    INT8_GROUP = 32,
-    NVFP4_GROUP = 16
-};
-
-enum block_kind { BLOCK_EMBEDDING, BLOCK_ATTENTION, BLOCK_FFN, BLOCK_HEAD, BLOCK_CONTEXT };
-
-/* One allocation, in which several pieces lie. */
-struct holding {
-    void *memory;
-    size_t bytes;
-    int uses; /* blocks that have a piece in it */
-};
-
-/* A piece that is there, for whoever needs the same data in the same order. */
-struct taken {
-    uint64_t key;
-    const void *from;
-    uint8_t *to;
-    struct holding *in;
-};
-
-struct registered {
-    enum block_kind kind;
-    const void *host, *owner;
-    void *block; /* struct cuda_attention .. cuda_context; BLOCK_EMBEDDING: NULL */
-    const void *table;
-    struct holding *in[MOST_PIECES];
-    int in_count;
-};
-
-struct cuda_weights {
-    struct cuda_fault *fault;
-    struct staging *staging;
-    const void *owner;
-    struct taken *taken;
-    size_t taken_count, taken_room;
-    struct registered *blocks;
-    size_t block_count, block_room;
-    uint64_t bytes;
-};
-
-/* ---- Sizes ---- */
-
-static int group_of(enum weight_format format)
-{
-    return format == WEIGHT_BF16    ? CUDA_BF16_GROUP
-           : format == WEIGHT_NVFP4 ? CUDA_NVFP4_GROUP
-                                    : CUDA_INT8_GROUP;
-}
-
-/* Bytes of n values; of the scales of n values. */
-static size_t data_bytes(enum weight_format format, size_t n)
-{
-    return format == WEIGHT_BF16 ? n * 2 : format == WEIGHT_NVFP4 ? n / 2 : n;
-}
-
-static size_t scale_bytes(enum weight_format format, size_t n)
-{
-    return format == WEIGHT_BF16    ? 0
-           : format == WEIGHT_NVFP4 ? n / NVFP4_GROUP
-                                    : n / INT8_GROUP * 2;
-}
-
-static struct cuda_matrix shape_of(enum weight_format format, int out, int in)
-{
-    const int group = group_of(format);
-    struct cuda_matrix m = {};
-    m.format = format;
-    m.out = out;
-    m.in = in;
-    m.padded = (in + group - 1) / group * group;
-    m.row_bytes = data_bytes(format, (size_t)m.padded);
-    m.scale_bytes = scale_bytes(format, (size_t)m.padded);
-    return m;
-}
-
-uint64_t cuda_matrix_bytes(enum weight_format format, int out, int in)
-{
-    const struct cuda_matrix m = shape_of(format, out, in);
-    const uint64_t row = m.row_bytes + m.scale_bytes * (format == WEIGHT_INT8_AFFINE32 ? 2 : 1);
-    return (uint64_t)out * row;
-}
-
-/* ---- An order: what one block needs, planned whole before anything is done ---- */
-
-struct order {
-    struct cuda_weights *w;
-    struct staging_piece pieces[MOST_PIECES];
-    struct staging_source *sources[MOST_PIECES];
-    int room[MOST_PIECES]; /* of sources */
-    uint64_t key[MOST_PIECES];
-    struct holding *in[MOST_PIECES]; /* NULL: is to be copied */
-    int count;
-    struct holding *own;
-};
-
-static bool refuse(struct cuda_weights *w, const char *what)
-{
-    w->fault->set = true;
-    return error_set(&w->fault->error, "CUDA-FAILED", "weights of this kind are not supported: %s",
-                     what);
-}
-
-static int begin_piece(struct order *o, enum staging_layout layout, int in, size_t row_bytes,
-                       size_t device_row_bytes, int sources)
-{
-    const int i = o->count++;
-    struct staging_piece *p = &o->pieces[i];
-    o->room[i] = sources;
-    o->sources[i] = (struct staging_source *)memory_alloc((size_t)sources * sizeof **o->sources);
-    *p = {};
-    p->layout = layout;
-    p->in = in;
-    p->row_bytes = row_bytes;
-    p->device_row_bytes = device_row_bytes;
-    p->sources = o->sources[i];
-    return i;
-}
-
-/* Rows that follow the last ones in memory are one source with them. */
-static void add_rows(struct order *o, int piece, const void *from, size_t rows)
-{
-    struct staging_piece *p = &o->pieces[piece];
-    struct staging_source *last =
-        p->source_count > 0 ? &o->sources[piece][p->source_count - 1] : NULL;
-    if (last != NULL && last->from + last->rows * p->row_bytes == (const uint8_t *)from)
-        last->rows += rows;
-    else
-        o->sources[piece][p->source_count++] = staging_source{(const uint8_t *)from, rows};
-}
-
-static int plan_plain(struct order *o, const void *from, size_t rows, size_t row_bytes)
-{
-    const int i = begin_piece(o, STAGING_PLAIN, 0, row_bytes, row_bytes, 1);
-    add_rows(o, i, from, rows);
-    return i;
-}
-
-/* Matrices of one format and input, one after the other on the device. */
-struct run {
-    int piece; /* codes; then scales, then biases where the format has them */
-    int out;   /* of all */
-    int in;
-    enum weight_format format;
-};
-
-static bool check_matrix(struct cuda_weights *w, const struct weight_matrix *m)
-{
-    if (m->data == NULL || m->out < 1 || m->in < 1)
-        return refuse(w, "a matrix is not there");
-    if (m->format == WEIGHT_NVFP4 && (m->in % NVFP4_GROUP != 0 || m->scales == NULL))
-        return refuse(w, "nvfp4 with inputs that are not a multiple of 16, or without scales");
-    if (m->format == WEIGHT_INT8_AFFINE32 &&
-        (m->in % INT8_GROUP != 0 || m->scales == NULL || m->biases == NULL))
-        return refuse(w,
-                      "int8 with inputs that are not a multiple of 32, without scales or biases");
-    return true;
-}
-
-/* Codes, scales, biases: as many as the format has. */
-static int parts_of(enum weight_format format)
-{
-    return format == WEIGHT_BF16 ? 1 : format == WEIGHT_NVFP4 ? 2 : 3;
-}
-
-static enum staging_layout layout_of(enum weight_format format, int part)
-{
-    if (format == WEIGHT_BF16)
-        return STAGING_BF16;
-    if (format == WEIGHT_NVFP4)
-        return part == 0 ? STAGING_NVFP4 : STAGING_NVFP4_SCALES;
-    return part == 0 ? STAGING_INT8 : STAGING_INT8_SCALES;
-}
-
-static bool plan_run(struct order *o, const struct weight_matrix *const *matrices, int count,
-                     struct run *out)
-{
-    const struct weight_matrix *first = matrices[0];
-    const enum weight_format format = first->format;
-    const struct cuda_matrix shape = shape_of(format, first->out, first->in);
-    *out = run{o->count, 0, first->in, format};
-    for (int part = 0; part < parts_of(format); part++) {
-        const size_t in = (size_t)first->in;
-        begin_piece(o, layout_of(format, part), first->in,
-                    part == 0 ? data_bytes(format, in) : scale_bytes(format, in),
-                    part == 0 ? shape.row_bytes : shape.scale_bytes, count);
-    }
-    for (int i = 0; i < count; i++) {
-        const struct weight_matrix *m = matrices[i];
-        if (!check_matrix(o->w, m))
-            return false;
-        if (m->format != format || m->in != first->in)
-            return refuse(o->w, "experts of several formats or sizes");
-        const void *const from[] = {m->data, m->scales, m->biases};
-        for (int part = 0; part < parts_of(format); part++)
-            add_rows(o, out->piece + part, from[part], (size_t)m->out);
-        out->out += m->out;
-    }
-    return true;
-}
-
-static bool plan_matrix(struct order *o, const struct weight_matrix *m, struct run *out)
-{
-    return plan_run(o, &m, 1, out);
-}
-
-/* `out` outputs of a run, the first of them number `from`. After order_place. */
-static struct cuda_matrix bind_rows(const struct order *o, const struct run *r, int from, int out)
-{
-    struct cuda_matrix m = shape_of(r->format, out, r->in);
-    const struct staging_piece *p = &o->pieces[r->piece];
-    m.data = p[0].to + (size_t)from * m.row_bytes;
-    if (r->format != WEIGHT_BF16)
-        m.scales = p[1].to + (size_t)from * m.scale_bytes;
-    if (r->format == WEIGHT_INT8_AFFINE32)
-        m.biases = p[2].to + (size_t)from * m.scale_bytes;
-    return m;
-}
-
-static struct cuda_matrix bind_run(const struct order *o, const struct run *r)
-{
-    return bind_rows(o, r, 0, r->out);
-}
-
-static const void *bind_plain(const struct order *o, int piece)
-{
-    return piece < 0 ? NULL : o->pieces[piece].to;
-}
-
-/* ---- What is there ---- */
-
-static uint64_t mix(uint64_t key, uint64_t value)
-{
-    key = (key ^ value) * 0x9e3779b97f4a7c15u;
-    return key ^ key >> 29;
-}
-
-static uint64_t key_of(const struct staging_piece *p)
-{
-    uint64_t key = mix(mix(p->layout, (uint64_t)p->in), p->row_bytes);
-    for (int i = 0; i < p->source_count; i++)
-        key = mix(mix(key, (uintptr_t)p->sources[i].from), p->sources[i].rows);
-    return key;
-}
-
-static size_t rows_of(const struct staging_piece *p)
-{
-    size_t rows = 0;
-    for (int i = 0; i < p->source_count; i++)
-        rows += p->sources[i].rows;
-    return rows;
-}
-
-static const struct taken *find_taken(const struct cuda_weights *w, uint64_t key, const void *from)
-{
-    for (size_t i = 0; i < w->taken_count; i++)
-        if (w->taken[i].key == key && w->taken[i].from == from)
-            return &w->taken[i];
-    return NULL;
-}
-
-/* Every piece gets its address: where it is already, or in one new allocation. */
-static bool order_place(struct order *o, const char *what)
-{
-    struct cuda_weights *w = o->w;
-    size_t offset[MOST_PIECES], bytes = 0;
-    for (int i = 0; i < o->count; i++) {
-        struct staging_piece *p = &o->pieces[i];
-        o->key[i] = key_of(p);
-        const struct taken *t = find_taken(w, o->key[i], p->sources[0].from);
-        offset[i] = bytes;
-        if (t != NULL) {
-            o->in[i] = t->in;
-            p->to = t->to;
-        } else {
-            bytes += (rows_of(p) * p->device_row_bytes + ALIGN - 1) / ALIGN * ALIGN;
-        }
-    }
-    if (bytes == 0)
-        return true;
-    void *memory;
-    if (!cuda_memory_new(w->fault, bytes, what, &memory))
-        return false;
-    o->own = (struct holding *)memory_alloc(sizeof *o->own);
-    *o->own = holding{memory, bytes, 0};
-    for (int i = 0; i < o->count; i++)
-        if (o->in[i] == NULL)
-            o->pieces[i].to = (uint8_t *)memory + offset[i];
-    return true;
-}
-
-static bool order_send(struct order *o)
-{
-    struct staging_piece missing[MOST_PIECES];
-    int count = 0;
-    for (int i = 0; i < o->count; i++)
-        if (o->in[i] == NULL)
-            missing[count++] = o->pieces[i];
-    return staging_copy(o->w->staging, missing, count);
-}
-
-static void *grow(void *p, size_t count, size_t *room, size_t size)
-{
-    if (count < *room)
-        return p;
-    *room = *room > 0 ? *room * 2 : 64;
-    return memory_realloc(p, *room * size);
-}
-
-static void use(struct registered *r, struct holding *h)
-{
-    for (int i = 0; i < r->in_count; i++)
-        if (r->in[i] == h)
-            return;
-    r->in[r->in_count++] = h;
-    h->uses++;
-}
-
-/* From here on the block is there; the order has nothing more to give back but its lists. */
-static void order_enter(struct order *o, enum block_kind kind, const void *host, void *block)
-{
-    struct cuda_weights *w = o->w;
-    struct registered r = {};
-    r.kind = kind;
-    r.host = host;
-    r.owner = w->owner;
-    r.block = block;
-    r.table = o->pieces[0].to;
-    for (int i = 0; i < o->count; i++) {
-        const bool is_new = o->in[i] == NULL;
-        struct holding *in = is_new ? o->own : o->in[i];
-        use(&r, in);
-        if (!is_new)
-            continue;
-        w->taken = (struct taken *)grow(w->taken, w->taken_count, &w->taken_room, sizeof *w->taken);
-        w->taken[w->taken_count++] =
-            taken{o->key[i], o->pieces[i].sources[0].from, o->pieces[i].to, in};
-    }
-    w->bytes += o->own != NULL ? o->own->bytes : 0;
-    o->own = NULL;
-    w->blocks =
-        (struct registered *)grow(w->blocks, w->block_count, &w->block_room, sizeof *w->blocks);
-    w->blocks[w->block_count++] = r;
-}
-
-static void order_end(struct order *o)
-{
-    for (int i = 0; i < o->count; i++)
-        free(o->sources[i]);
-    if (o->own != NULL) {
-        cuda_memory_free(o->own->memory);
-        free(o->own);
-    }
-}
-
-static bool fetch(struct order *o, const char *what)
-{
-    return order_place(o, what) && order_send(o);
-}
-
-static const struct registered *find_block(const struct cuda_weights *w, enum block_kind kind,
-                                           const void *host)
-{
-    for (size_t i = 0; i < w->block_count; i++)
-        if (w->blocks[i].host == host && w->blocks[i].kind == kind)
-            return &w->blocks[i];
-    return NULL;
-}
-
-static bool is_taken(const struct cuda_weights *w, enum block_kind kind, const void *host)
-{
-    for (size_t i = 0; i < w->block_count; i++)
-        if (w->blocks[i].host == host && w->blocks[i].kind == kind &&
-            w->blocks[i].owner == w->owner)
-            return true;
-    return false;
-}
-
-/* ---- The blocks ---- */
-
-static bool begin(struct cuda_weights *w, struct order *o)
-{
-    memset(o, 0, sizeof *o);
-    o->w = w;
-    return !w->fault->set;
-}
-
 bool cuda_weights_take_embedding(struct cuda_weights *w, const struct weight_matrix *table)
 {
     struct order o;
-    if (!begin(w, &o))
+    if (!order_begin(w, &o))
         return false;
-    if (is_taken(w, BLOCK_EMBEDDING, table->data))
+    if (order_is_taken(w, BLOCK_EMBEDDING, table->data))
         return true;
-    if (!check_matrix(w, table))
+    if (!order_check(w, table))
         return false;
     if (table->format != WEIGHT_BF16)
-        return refuse(w, "an embedding table that is not bf16");
-    plan_plain(&o, table->data, (size_t)table->out, (size_t)table->in * 2);
-    const bool ok = fetch(&o, "the embedding table");
+        return order_refuse(w, "an embedding table that is not bf16");
+    order_plain(&o, table->data, (size_t)table->out, (size_t)table->in * 2);
+    const bool ok = order_fetch(&o, "the embedding table");
     if (ok)
         order_enter(&o, BLOCK_EMBEDDING, table->data, NULL);
     order_end(&o);
@@ -437,7 +46,7 @@ static bool plan_projections(struct order *o, const struct attention_block *b,
             p->row_of[end] = rows;
             rows += all[end++]->out;
         }
-        if (!plan_run(o, &all[i], end - i, &p->runs[p->run_count++]))
+        if (!order_run(o, &all[i], end - i, &p->runs[p->run_count++]))
             return false;
         i = end;
     }
@@ -449,17 +58,17 @@ static bool plan_attention(struct order *o, const struct attention_block *b,
 {
     const struct rope_table *rope = b->rope;
     memset(p, 0, sizeof *p);
-    if (!plan_projections(o, b, p) || !plan_matrix(o, &b->o, &p->output))
+    if (!plan_projections(o, b, p) || !order_matrix(o, &b->o, &p->output))
         return false;
-    p->input_norm = plan_plain(o, b->input_norm, 1, (size_t)b->q.in * 2);
-    p->q_norm = plan_plain(o, b->q_norm, 1, (size_t)b->head_dim * 2);
-    p->k_norm = plan_plain(o, b->k_norm, 1, (size_t)b->head_dim * 2);
+    p->input_norm = order_plain(o, b->input_norm, 1, (size_t)b->q.in * 2);
+    p->q_norm = order_plain(o, b->q_norm, 1, (size_t)b->head_dim * 2);
+    p->k_norm = order_plain(o, b->k_norm, 1, (size_t)b->head_dim * 2);
     p->cosine = p->sine = -1;
     if (rope == NULL || rope->dim == 0)
         return true;
     const size_t row = (size_t)rope->dim / 2 * sizeof(float);
-    p->cosine = plan_plain(o, rope->cosine, (size_t)rope->positions, row);
-    p->sine = plan_plain(o, rope->sine, (size_t)rope->positions, row);
+    p->cosine = order_plain(o, rope->cosine, (size_t)rope->positions, row);
+    p->sine = order_plain(o, rope->sine, (size_t)rope->positions, row);
     return true;
 }
 
@@ -471,19 +80,19 @@ static struct cuda_attention *bind_attention(const struct order *o, const struct
     a->block = b;
     a->projects = p->run_count;
     for (int i = 0; i < p->run_count; i++)
-        a->project[i] = bind_run(o, &p->runs[i]);
-    a->output = bind_run(o, &p->output);
+        a->project[i] = order_bind(o, &p->runs[i]);
+    a->output = order_bind(o, &p->output);
     const bool together = p->run_of[K] == p->run_of[V];
     a->appends = together ? 1 : 2;
-    a->append[0] = bind_rows(o, &p->runs[p->run_of[K]], p->row_of[K],
-                             together ? b->k.out + b->v.out : b->k.out);
+    a->append[0] = order_bind_rows(o, &p->runs[p->run_of[K]], p->row_of[K],
+                                   together ? b->k.out + b->v.out : b->k.out);
     if (!together)
-        a->append[1] = bind_rows(o, &p->runs[p->run_of[V]], p->row_of[V], b->v.out);
-    a->input_norm = (const uint16_t *)bind_plain(o, p->input_norm);
-    a->q_norm = (const uint16_t *)bind_plain(o, p->q_norm);
-    a->k_norm = (const uint16_t *)bind_plain(o, p->k_norm);
-    a->cosine = (const float *)bind_plain(o, p->cosine);
-    a->sine = (const float *)bind_plain(o, p->sine);
+        a->append[1] = order_bind_rows(o, &p->runs[p->run_of[V]], p->row_of[V], b->v.out);
+    a->input_norm = (const uint16_t *)order_bind_plain(o, p->input_norm);
+    a->q_norm = (const uint16_t *)order_bind_plain(o, p->q_norm);
+    a->k_norm = (const uint16_t *)order_bind_plain(o, p->k_norm);
+    a->cosine = (const float *)order_bind_plain(o, p->cosine);
+    a->sine = (const float *)order_bind_plain(o, p->sine);
     a->rotary = p->cosine < 0 ? 0 : b->rope->dim;
     a->input_scale = p->cosine < 0 ? 1.0f : b->rope->input_scale;
     return a;
@@ -493,11 +102,11 @@ bool cuda_weights_take_attention(struct cuda_weights *w, const struct attention_
 {
     struct order o;
     struct attention_plan p;
-    if (!begin(w, &o))
+    if (!order_begin(w, &o))
         return false;
-    if (is_taken(w, BLOCK_ATTENTION, b))
+    if (order_is_taken(w, BLOCK_ATTENTION, b))
         return true;
-    const bool ok = plan_attention(&o, b, &p) && fetch(&o, "a layer's attention weights");
+    const bool ok = plan_attention(&o, b, &p) && order_fetch(&o, "a layer's attention weights");
     if (ok)
         order_enter(&o, BLOCK_ATTENTION, b, bind_attention(&o, b, &p));
     order_end(&o);
@@ -523,7 +132,7 @@ static bool alike(const struct weight_matrix *a, const struct weight_matrix *b)
 static bool plan_mlp(struct order *o, const struct mlp_weights *m, struct run out[3])
 {
     for (int part = 0; part < 3; part++)
-        if (!plan_matrix(o, part_of(m, part), &out[part]))
+        if (!order_matrix(o, part_of(m, part), &out[part]))
             return false;
     return true;
 }
@@ -536,7 +145,7 @@ static bool plan_experts(struct order *o, const struct ffn_block *b, struct ffn_
         p->shared_inside = p->shared_inside && alike(first, part_of(&b->shared, part));
         for (int e = 1; e < b->experts; e++)
             if (!alike(first, part_of(&b->expert[e], part)))
-                return refuse(o->w, "experts of several formats or sizes");
+                return order_refuse(o->w, "experts of several formats or sizes");
     }
     const int count = b->experts + (p->shared_inside ? 1 : 0);
     const struct weight_matrix **all =
@@ -545,7 +154,7 @@ static bool plan_experts(struct order *o, const struct ffn_block *b, struct ffn_
     for (int part = 0; ok && part < 3; part++) {
         for (int e = 0; e < count; e++)
             all[e] = part_of(e < b->experts ? &b->expert[e] : &b->shared, part);
-        ok = plan_run(o, all, count, &p->experts[part]);
+        ok = order_run(o, all, count, &p->experts[part]);
     }
     free(all);
     return ok && (!b->has_shared || p->shared_inside || plan_mlp(o, &b->shared, p->shared));
@@ -555,21 +164,22 @@ static bool plan_ffn(struct order *o, const struct ffn_block *b, struct ffn_plan
 {
     memset(p, 0, sizeof *p);
     p->selection_bias = -1;
-    p->norm = plan_plain(o, b->norm, 1, (size_t)(b->sparse ? b->router.in : b->dense.gate.in) * 2);
+    p->norm = order_plain(o, b->norm, 1, (size_t)(b->sparse ? b->router.in : b->dense.gate.in) * 2);
     if (!b->sparse)
         return plan_mlp(o, &b->dense, p->dense);
     if (b->experts < 1 || b->expert == NULL || b->experts > CUDA_MOST_EXPERTS ||
         b->top_k > CUDA_MOST_TOP_K)
-        return refuse(o->w, "more experts than 512, or more than 16 for a token");
+        return order_refuse(o->w, "more experts than 512, or more than 16 for a token");
     if (b->selection_bias != NULL)
-        p->selection_bias = plan_plain(o, b->selection_bias, 1, (size_t)b->experts * sizeof(float));
-    return plan_matrix(o, &b->router, &p->router) && plan_experts(o, b, p);
+        p->selection_bias =
+            order_plain(o, b->selection_bias, 1, (size_t)b->experts * sizeof(float));
+    return order_matrix(o, &b->router, &p->router) && plan_experts(o, b, p);
 }
 
 static struct cuda_experts bind_experts(const struct order *o, const struct run *r, int count)
 {
     struct cuda_experts e = {};
-    e.first = bind_rows(o, r, 0, r->out / count);
+    e.first = order_bind_rows(o, r, 0, r->out / count);
     e.count = count;
     e.data_stride = (size_t)e.first.out * e.first.row_bytes;
     e.scale_stride = (size_t)e.first.out * e.first.scale_bytes;
@@ -581,24 +191,24 @@ static struct cuda_ffn *bind_ffn(const struct order *o, const struct ffn_block *
 {
     struct cuda_ffn *f = (struct cuda_ffn *)memory_alloc(sizeof *f);
     f->block = b;
-    f->norm = (const uint16_t *)bind_plain(o, p->norm);
+    f->norm = (const uint16_t *)order_bind_plain(o, p->norm);
     if (!b->sparse) {
-        f->dense_gate = bind_run(o, &p->dense[0]);
-        f->dense_up = bind_run(o, &p->dense[1]);
-        f->dense_down = bind_run(o, &p->dense[2]);
+        f->dense_gate = order_bind(o, &p->dense[0]);
+        f->dense_up = order_bind(o, &p->dense[1]);
+        f->dense_down = order_bind(o, &p->dense[2]);
         return f;
     }
     const int count = b->experts + (p->shared_inside ? 1 : 0);
-    f->router = bind_run(o, &p->router);
-    f->selection_bias = (const float *)bind_plain(o, p->selection_bias);
+    f->router = order_bind(o, &p->router);
+    f->selection_bias = (const float *)order_bind_plain(o, p->selection_bias);
     f->gate = bind_experts(o, &p->experts[0], count);
     f->up = bind_experts(o, &p->experts[1], count);
     f->down = bind_experts(o, &p->experts[2], count);
     f->shared_inside = p->shared_inside;
     if (b->has_shared && !p->shared_inside) {
-        f->shared_gate = bind_run(o, &p->shared[0]);
-        f->shared_up = bind_run(o, &p->shared[1]);
-        f->shared_down = bind_run(o, &p->shared[2]);
+        f->shared_gate = order_bind(o, &p->shared[0]);
+        f->shared_up = order_bind(o, &p->shared[1]);
+        f->shared_down = order_bind(o, &p->shared[2]);
     }
     return f;
 }
@@ -607,12 +217,12 @@ bool cuda_weights_take_ffn(struct cuda_weights *w, const struct ffn_block *b)
 {
     struct order o;
     struct ffn_plan p;
-    if (!begin(w, &o))
+    if (!order_begin(w, &o))
         return false;
-    if (is_taken(w, BLOCK_FFN, b))
+    if (order_is_taken(w, BLOCK_FFN, b))
         return true;
-    const bool ok =
-        plan_ffn(&o, b, &p) && fetch(&o, b->sparse ? "a layer's experts" : "a layer's ffn weights");
+    const bool ok = plan_ffn(&o, b, &p) &&
+                    order_fetch(&o, b->sparse ? "a layer's experts" : "a layer's ffn weights");
     if (ok)
         order_enter(&o, BLOCK_FFN, b, bind_ffn(&o, b, &p));
     order_end(&o);
@@ -623,17 +233,17 @@ bool cuda_weights_take_head(struct cuda_weights *w, const struct head_block *b)
 {
     struct order o;
     struct run output;
-    if (!begin(w, &o))
+    if (!order_begin(w, &o))
         return false;
-    if (is_taken(w, BLOCK_HEAD, b))
+    if (order_is_taken(w, BLOCK_HEAD, b))
         return true;
-    const int norm = plan_plain(&o, b->norm, 1, (size_t)b->output.in * 2);
-    const bool ok = plan_matrix(&o, &b->output, &output) && fetch(&o, "the head");
+    const int norm = order_plain(&o, b->norm, 1, (size_t)b->output.in * 2);
+    const bool ok = order_matrix(&o, &b->output, &output) && order_fetch(&o, "the head");
     if (ok) {
         struct cuda_head *h = (struct cuda_head *)memory_alloc(sizeof *h);
         h->block = b;
-        h->norm = (const uint16_t *)bind_plain(&o, norm);
-        h->output = bind_run(&o, &output);
+        h->norm = (const uint16_t *)order_bind_plain(&o, norm);
+        h->output = order_bind(&o, &output);
         order_enter(&o, BLOCK_HEAD, b, h);
     }
     order_end(&o);
@@ -644,139 +254,27 @@ bool cuda_weights_take_context(struct cuda_weights *w, const struct context_bloc
 {
     struct order o;
     struct run fc;
-    if (!begin(w, &o))
+    if (!order_begin(w, &o))
         return false;
-    if (is_taken(w, BLOCK_CONTEXT, b))
+    if (order_is_taken(w, BLOCK_CONTEXT, b))
         return true;
     if (b->taps < 1)
-        return refuse(w, "a drafter without taps");
+        return order_refuse(w, "a drafter without taps");
     const size_t row = (size_t)b->fc.out * 2;
-    const int hidden_norm = plan_plain(&o, b->hidden_norm, 1, row);
-    const int tap_norm = begin_piece(&o, STAGING_PLAIN, 0, row, row, b->taps);
+    const int hidden_norm = order_plain(&o, b->hidden_norm, 1, row);
+    const int tap_norm = order_piece(&o, STAGING_PLAIN, 0, row, row, b->taps);
     for (int i = 0; i < b->taps; i++)
-        add_rows(&o, tap_norm, b->tap_norm[i], 1);
-    const bool ok = plan_matrix(&o, &b->fc, &fc) && fetch(&o, "the drafter's context weights");
+        order_add_rows(&o, tap_norm, b->tap_norm[i], 1);
+    const bool ok =
+        order_matrix(&o, &b->fc, &fc) && order_fetch(&o, "the drafter's context weights");
     if (ok) {
         struct cuda_context *c = (struct cuda_context *)memory_alloc(sizeof *c);
         c->block = b;
-        c->tap_norm = (const uint16_t *)bind_plain(&o, tap_norm);
-        c->hidden_norm = (const uint16_t *)bind_plain(&o, hidden_norm);
-        c->fc = bind_run(&o, &fc);
+        c->tap_norm = (const uint16_t *)order_bind_plain(&o, tap_norm);
+        c->hidden_norm = (const uint16_t *)order_bind_plain(&o, hidden_norm);
+        c->fc = order_bind(&o, &fc);
         order_enter(&o, BLOCK_CONTEXT, b, c);
     }
     order_end(&o);
     return ok;
-}
-
-/* ---- Finding, letting go ---- */
-
-static const void *block_of(const struct cuda_weights *w, enum block_kind kind, const void *host)
-{
-    const struct registered *r = find_block(w, kind, host);
-    return r != NULL ? r->block : NULL;
-}
-
-const uint16_t *cuda_weights_embedding(const struct cuda_weights *w, const void *host)
-{
-    const struct registered *r = find_block(w, BLOCK_EMBEDDING, host);
-    return r != NULL ? (const uint16_t *)r->table : NULL;
-}
-
-const struct cuda_attention *cuda_weights_attention(const struct cuda_weights *w,
-                                                    const struct attention_block *b)
-{
-    return (const struct cuda_attention *)block_of(w, BLOCK_ATTENTION, b);
-}
-
-const struct cuda_ffn *cuda_weights_ffn(const struct cuda_weights *w, const struct ffn_block *b)
-{
-    return (const struct cuda_ffn *)block_of(w, BLOCK_FFN, b);
-}
-
-const struct cuda_head *cuda_weights_head(const struct cuda_weights *w, const struct head_block *b)
-{
-    return (const struct cuda_head *)block_of(w, BLOCK_HEAD, b);
-}
-
-const struct cuda_context *cuda_weights_context(const struct cuda_weights *w,
-                                                const struct context_block *b)
-{
-    return (const struct cuda_context *)block_of(w, BLOCK_CONTEXT, b);
-}
-
-uint64_t cuda_weights_bytes(const struct cuda_weights *w)
-{
-    return w->bytes;
-}
-
-static void free_holding(struct cuda_weights *w, struct holding *h)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < w->taken_count; i++)
-        if (w->taken[i].in != h)
-            w->taken[kept++] = w->taken[i];
-    w->taken_count = kept;
-    w->bytes -= h->bytes;
-    cuda_memory_free(h->memory);
-    free(h);
-}
-
-static void free_block(struct cuda_weights *w, const struct registered *r)
-{
-    for (int i = 0; i < r->in_count; i++)
-        if (--r->in[i]->uses == 0)
-            free_holding(w, r->in[i]);
-    free(r->block);
-}
-
-void cuda_weights_owner(struct cuda_weights *w, const void *owner)
-{
-    w->owner = owner;
-}
-
-void cuda_weights_release(struct cuda_weights *w, const void *owner)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < w->block_count; i++)
-        if (w->blocks[i].owner == owner)
-            free_block(w, &w->blocks[i]);
-        else
-            w->blocks[kept++] = w->blocks[i];
-    w->block_count = kept;
-}
-
-void cuda_weights_progress(struct cuda_weights *w,
-                           void (*progress)(void *context, uint64_t done, uint64_t total),
-                           void *context, uint64_t total)
-{
-    staging_progress(w->staging, progress, context, total);
-}
-
-bool cuda_weights_finish(struct cuda_weights *w)
-{
-    return staging_finish(w->staging);
-}
-
-bool cuda_weights_new(struct cuda_fault *fault, cudaStream_t stream, struct cuda_weights **out)
-{
-    *out = NULL;
-    if (fault->set)
-        return false;
-    struct cuda_weights *w = (struct cuda_weights *)memory_alloc(sizeof *w);
-    w->fault = fault;
-    w->staging = staging_new(fault, stream);
-    *out = w;
-    return true;
-}
-
-void cuda_weights_free(struct cuda_weights *w)
-{
-    if (w == NULL)
-        return;
-    staging_free(w->staging);
-    for (size_t i = 0; i < w->block_count; i++)
-        free_block(w, &w->blocks[i]);
-    free(w->blocks);
-    free(w->taken);
-    free(w);
 }
