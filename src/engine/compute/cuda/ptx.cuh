@@ -20,6 +20,8 @@ static __device__ __forceinline__ void pdl_launch_next(void)
 {
 #if PTX_HOPPER
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#elif defined(CUDA_EMULATED)
+    emulator_dependents_launch();
 #endif
 }
 
@@ -28,6 +30,8 @@ static __device__ __forceinline__ void pdl_wait(void)
 {
 #if PTX_HOPPER
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#elif defined(CUDA_EMULATED)
+    emulator_dependency_wait();
 #endif
 }
 
@@ -89,7 +93,7 @@ static __device__ __forceinline__ void prefetch_slice(struct l2_prefetch f, unsi
 static __device__ __forceinline__ void copy_async(void *shared, const void *global)
 {
 #ifdef CUDA_EMULATED
-    *(uint4 *)shared = *(const uint4 *)global;
+    emulator_copy_async(shared, global, 16);
 #else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                  :
@@ -100,7 +104,9 @@ static __device__ __forceinline__ void copy_async(void *shared, const void *glob
 
 static __device__ __forceinline__ void copy_commit(void)
 {
-#ifndef CUDA_EMULATED
+#ifdef CUDA_EMULATED
+    emulator_copy_commit();
+#else
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
@@ -108,7 +114,9 @@ static __device__ __forceinline__ void copy_commit(void)
 /* Until at most `left` of this thread's groups are still under way. */
 template <int left> static __device__ __forceinline__ void copy_wait(void)
 {
-#ifndef CUDA_EMULATED
+#ifdef CUDA_EMULATED
+    emulator_copy_wait(left);
+#else
     asm volatile("cp.async.wait_group %0;" : : "n"(left) : "memory");
 #endif
 }
@@ -185,8 +193,8 @@ static __device__ __forceinline__ void copy_async_or_zero(void *shared, const vo
                                                           bool copy)
 {
 #ifdef CUDA_EMULATED
-    const uint4 zero = {};
-    *(uint4 *)shared = copy ? *(const uint4 *)global : zero;
+    static const uint4 zero = {};
+    emulator_copy_async(shared, copy ? global : &zero, 16);
 #else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
