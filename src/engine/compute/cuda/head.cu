@@ -100,7 +100,7 @@ static __device__ __forceinline__ void head_finish(const struct head_out &out, i
                                                    uint4 *shared)
 {
     constexpr int PARTS = R < HEAD_HALF_WARPS ? HEAD_HALF_WARPS / R : 1;
-    const int half_warp = (int)threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
+    const int half_warp = (int)(threadIdx.x / CUDA_LANES), lane = threadIdx.x % CUDA_LANES;
     for (int base = half_warp / 2 * 2; base < R * PARTS; base += HEAD_HALF_WARPS) {
         const int task = base + half_warp % 2, r = task / PARTS, part = task % PARTS;
         struct head_pick p = head_none();
@@ -169,11 +169,12 @@ static __global__ void __launch_bounds__(HEAD_WARPS *LINEAR_WARP)
     for (int i = 0; i < LEFT; i++) {
         const int r = (first + i) / O, o = (first + i) % O;
         if (!twin)
-            linear_shared[r * ENTRIES + (int)threadIdx.x / CUDA_LANES * O + o] = head_pack(best[i]);
+            linear_shared[r * ENTRIES + (int)(threadIdx.x / CUDA_LANES) * O + o] =
+                head_pack(best[i]);
     }
     __syncthreads();
-    for (int base = (int)threadIdx.x / LINEAR_WARP * 2; base < R; base += HEAD_HALF_WARPS) {
-        const int r = base + (int)threadIdx.x / CUDA_LANES % 2;
+    for (int base = (int)(threadIdx.x / LINEAR_WARP) * 2; base < R; base += HEAD_HALF_WARPS) {
+        const int r = base + (int)(threadIdx.x / CUDA_LANES) % 2;
         struct head_pick p0 = head_none();
         if (r < R && lane < ENTRIES)
             p0 = head_unpack(linear_shared[r * ENTRIES + lane]);

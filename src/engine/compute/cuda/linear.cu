@@ -239,7 +239,7 @@ many_fetch_weights(const struct linear_many_call &p, struct linear_many_shared *
     } else {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const int o = i * (MANY_OUTPUTS / 2) + (int)threadIdx.x / CUDA_LANES;
+            const int o = i * (MANY_OUTPUTS / 2) + (int)(threadIdx.x / CUDA_LANES);
             const int lane = threadIdx.x % CUDA_LANES;
             m.codes[i] = make_uint2(0, 0);
             m.scales[i] = 0;
@@ -269,7 +269,7 @@ static __device__ __forceinline__ void many_store_weights(struct linear_many_sha
     if constexpr (F != WEIGHT_BF16) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const int o = i * (MANY_OUTPUTS / 2) + (int)threadIdx.x / CUDA_LANES;
+            const int o = i * (MANY_OUTPUTS / 2) + (int)(threadIdx.x / CUDA_LANES);
             const int lane = threadIdx.x % CUDA_LANES;
             uint32_t pairs[4];
             if constexpr (F == WEIGHT_INT8_AFFINE32) {
@@ -341,7 +341,7 @@ static __global__ void __launch_bounds__(MANY_THREADS, 1)
     extern __shared__ uint4 linear_shared[];
     struct linear_many_shared *s = (struct linear_many_shared *)linear_shared;
     float *sums = (float *)(s + 1); /* [row][block] */
-    const int lane = threadIdx.x % CUDA_LANES, half_warp = (int)threadIdx.x / CUDA_LANES;
+    const int lane = threadIdx.x % CUDA_LANES, half_warp = (int)(threadIdx.x / CUDA_LANES);
     const int first = (int)blockIdx.x * MANY_OUTPUTS, row0 = (int)blockIdx.y * MANY_ROWS;
     const int mine = row0 + half_warp; /* the row whose pieces this thread brings */
     struct many_weights<F> weights;

@@ -263,14 +263,14 @@ template <int O, int G> struct linear_stream {
 
 static __device__ __forceinline__ int linear_half_warps(void)
 {
-    return (int)blockDim.x / CUDA_LANES;
+    return (int)(blockDim.x / CUDA_LANES);
 }
 
 /* The first output of this half-warp in one of the block's tiles. */
 template <int O>
 static __device__ __forceinline__ int linear_few_output(const struct linear_few &p, int tile)
 {
-    const int half_warp = (int)threadIdx.x / CUDA_LANES;
+    const int half_warp = (int)(threadIdx.x / CUDA_LANES);
     return (((int)blockIdx.x * p.tiles + tile) * linear_half_warps() + half_warp) * O;
 }
 
@@ -313,7 +313,6 @@ template <int O, int G>
 static __device__ __forceinline__ void linear_stream_next(const struct linear_few &p,
                                                           struct linear_stream<O, G> &s)
 {
-    linear_stream_end(p, s);
     s.unit += G;
     s.at += G * LINEAR_UNIT_BYTES;
     if (s.unit >= p.units) {
@@ -336,30 +335,31 @@ static __device__ __forceinline__ void linear_few_load(const struct linear_few &
                                                        int group, int groups)
 {
     enum { AT_ONCE = 4 };
-    const int count = groups * R * CUDA_LANES, threads = (int)blockDim.x;
+    const unsigned count = (unsigned)groups * R * CUDA_LANES, threads = blockDim.x;
     if (!p.rows.whole) {
 #pragma unroll 1
-        for (int i = (int)threadIdx.x; i < count; i += threads) {
-            const int lane = i % CUDA_LANES, r = i / CUDA_LANES % R;
-            const int k = (group + i / CUDA_LANES / R) * CUDA_BF16_GROUP + 2 * lane;
+        for (unsigned i = threadIdx.x; i < count; i += threads) {
+            const int lane = (int)(i % CUDA_LANES), r = (int)(i / CUDA_LANES % R);
+            const int k = (group + (int)(i / CUDA_LANES / R)) * CUDA_BF16_GROUP + 2 * lane;
             x[i] = linear_piece_slowly(p.rows.x + (size_t)r * p.rows.stride, k,
                                        r < p.rows.rows ? p.rows.inputs : 0);
         }
         return;
     }
 #pragma unroll 1
-    for (int from = (int)threadIdx.x; from < count; from += AT_ONCE * threads) {
+    for (unsigned from = threadIdx.x; from < count; from += AT_ONCE * threads) {
         uint4 q[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            const int at = from + i * threads, lane = at % CUDA_LANES, r = at / CUDA_LANES % R;
-            const int k = (group + at / CUDA_LANES / R) * CUDA_BF16_GROUP + 2 * lane;
+        for (unsigned i = 0; i < AT_ONCE; i++) {
+            const unsigned at = from + i * threads;
+            const int lane = (int)(at % CUDA_LANES), r = (int)(at / CUDA_LANES % R);
+            const int k = (group + (int)(at / CUDA_LANES / R)) * CUDA_BF16_GROUP + 2 * lane;
             const uint16_t *row = p.rows.x + (size_t)r * p.rows.stride;
             const int n = at < count && r < p.rows.rows ? p.rows.inputs : 0;
             q[i] = linear_piece(row, k, n);
         }
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
+        for (unsigned i = 0; i < AT_ONCE; i++)
             if (from + i * threads < count)
                 x[from + i * threads] = q[i];
     }
@@ -369,9 +369,12 @@ static __device__ __forceinline__ void linear_few_load(const struct linear_few &
 static __device__ __forceinline__ void linear_few_load_norm(const struct linear_few &p,
                                                             uint32_t *norm, int group, int groups)
 {
-    const int count = groups * CUDA_LANES, n = p.rows.inputs;
-    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) {
-        const int k = (group + i / CUDA_LANES) * CUDA_BF16_GROUP + 2 * (i % CUDA_LANES);
+    const unsigned count = (unsigned)groups * CUDA_LANES;
+    const int n = p.rows.inputs;
+#pragma unroll 1
+    for (unsigned i = threadIdx.x; i < count; i += blockDim.x) {
+        const int lane = (int)(i % CUDA_LANES);
+        const int k = (group + (int)(i / CUDA_LANES)) * CUDA_BF16_GROUP + 2 * lane;
         if (p.rows.whole && k < n) {
 #pragma unroll
             for (int b = 0; b < 4; b++)
@@ -387,12 +390,14 @@ template <int R>
 static __device__ __forceinline__ void linear_few_square(const uint4 *x, float *chain, int groups,
                                                          bool first)
 {
-    const int half_warp = (int)threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
+    const int half_warp = (int)(threadIdx.x / CUDA_LANES), lane = threadIdx.x % CUDA_LANES;
     const unsigned pick = linear_pick(lane);
+#pragma unroll 1
     for (int r = half_warp; r < R; r += linear_half_warps()) {
         float sum = first ? 0.0f : chain[r * CUDA_LANES + lane];
         const uint4 *at = x + r * CUDA_LANES + lane / 2;
         uint4 a = at[0], b = at[8];
+#pragma unroll 1
         for (int g = 1; g <= groups; g++) { /* the next pieces come while the chain goes on */
             const int next = (g < groups ? g : 0) * R * CUDA_LANES;
             const uint4 a1 = at[next], b1 = at[next + 8];
@@ -409,10 +414,10 @@ template <int R>
 static __device__ __forceinline__ void linear_few_inverse(const struct linear_few &p,
                                                           const float *chain, float *inverse)
 {
-    const int half_warp = (int)threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
+    const int half_warp = (int)(threadIdx.x / CUDA_LANES), lane = threadIdx.x % CUDA_LANES;
+#pragma unroll 1
     for (int r0 = half_warp / 2 * 2; r0 < R; r0 += linear_half_warps()) {
         const int r = r0 + half_warp % 2;
-        __syncwarp();
         const float sum = lanes_sum(r < R ? chain[r * CUDA_LANES + lane] : 0.0f);
         if (r < R && lane == 0)
             inverse[r] = linear_inverse(sum, p.rows.inputs, p.rows.eps);
@@ -423,9 +428,10 @@ template <int R>
 static __device__ __forceinline__ void linear_few_scale(uint4 *x, const uint4 *norm,
                                                         const float *inverse, int groups)
 {
-    const int count = groups * R * CUDA_LANES;
-    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) {
-        const int lane = i % CUDA_LANES, r = i / CUDA_LANES % R, g = i / CUDA_LANES / R;
+    const unsigned count = (unsigned)groups * R * CUDA_LANES;
+#pragma unroll 1
+    for (unsigned i = threadIdx.x; i < count; i += blockDim.x) {
+        const unsigned lane = i % CUDA_LANES, r = i / CUDA_LANES % R, g = i / CUDA_LANES / R;
         x[i] = linear_norm_quad(x[i], norm[g * CUDA_LANES + lane], inverse[r]);
     }
 }
@@ -435,8 +441,9 @@ template <int R>
 static __device__ __forceinline__ void linear_few_sums(const struct linear_few &p, const uint4 *x,
                                                        float *sums, int group, int groups)
 {
-    const int half_warp = (int)threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
+    const int half_warp = (int)(threadIdx.x / CUDA_LANES), lane = threadIdx.x % CUDA_LANES;
     const int count = groups * R;
+#pragma unroll 1
     for (int base = half_warp / 2 * 2; base < count; base += linear_half_warps()) {
         const int i = base + half_warp % 2;
         float f[8] = {};
@@ -607,7 +614,7 @@ static __device__ __forceinline__ void linear_few_tile(const struct linear_few &
                                                        float acc[R * O])
 {
     constexpr int G = D / O, GROUPS = linear_unit_groups(F);
-    const int half_warp = (int)threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
+    const int half_warp = (int)(threadIdx.x / CUDA_LANES), lane = threadIdx.x % CUDA_LANES;
     const uint8_t *bytes = (const uint8_t *)shared;
     const int local = (tile * linear_half_warps() + half_warp) * O;
     const uint8_t *scales = bytes + p.scales_at + (size_t)local * p.w.scale_bytes;
@@ -655,6 +662,7 @@ static __device__ __forceinline__ void linear_few_tile(const struct linear_few &
                                          scales + there * 16, acc);
                 linear_stream_fetch<O, G>(p, s, j);
             }
+            linear_stream_end<O, G>(p, s);
             linear_stream_next<O, G>(p, s);
         }
     }
