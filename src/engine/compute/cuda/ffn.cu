@@ -2,6 +2,7 @@
  * needs of scratch, the dense form, the router, and which of the experts' kernels run. */
 #include "engine/compute/cuda/experts_route.cuh"
 #include "engine/compute/cuda/launch.cuh"
+#include "engine/compute/cuda/meter.h"
 #include "engine/compute/cuda/ptx.cuh"
 
 enum {
@@ -399,9 +400,13 @@ static void sparse(const struct cuda_launch *l, const struct cuda_ffn_run *a)
     struct experts_run e;
     struct experts_few few;
     ffn_experts_run(a, &e);
-    if (e.shared_out != NULL)
+    if (e.shared_out != NULL) {
+        cuda_meter_stage(METER_SHARED);
         swiglu(l, a, &w->shared_gate, &w->shared_up, &w->shared_down, &m, m.shared_out, false);
+    }
+    cuda_meter_stage(METER_ROUTER);
     router(l, a, &e);
+    cuda_meter_stage(METER_EXPERTS);
     if (experts_few_plan(l, &e, &few)) {
         experts_few_up(l, &e, &few);
         experts_few_down(l, &e, &few);

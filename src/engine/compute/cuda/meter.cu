@@ -18,6 +18,13 @@ struct cuda_meter {
     int made, marks;
 };
 
+/* The forward that is being metered; one thread works on a device. */
+static thread_local struct {
+    struct cuda_meter *meter;
+    struct cuda_fault *fault;
+    cudaStream_t stream;
+} metered;
+
 void cuda_meter_begin(struct cuda_meter **m, struct cuda_fault *fault, cudaStream_t stream)
 {
     if (*m == NULL)
@@ -25,6 +32,9 @@ void cuda_meter_begin(struct cuda_meter **m, struct cuda_fault *fault, cudaStrea
     if (*m == NULL)
         return;
     (*m)->marks = 0;
+    metered.meter = *m;
+    metered.fault = fault;
+    metered.stream = stream;
     cuda_meter_mark(*m, fault, stream, METER_REST, -1);
 }
 
@@ -43,14 +53,35 @@ void cuda_meter_mark(struct cuda_meter *m, struct cuda_fault *fault, cudaStream_
     cuda_ok(fault, cudaEventRecord(m->event[m->marks++], stream), "an event");
 }
 
+void cuda_meter_stage(enum meter_part part)
+{
+    if (metered.meter != NULL)
+        cuda_meter_mark(metered.meter, metered.fault, metered.stream, part, -1);
+}
+
+/* What the shared expert's bytes say that it took of the experts' time, unless it had its own. */
+static void cut_experts(struct compute_meter *m, int64_t experts, int64_t shared)
+{
+    struct meter_count *e = &m->part[METER_EXPERTS], *s = &m->part[METER_SHARED];
+    if (shared > 0 || e->bytes + s->bytes == 0)
+        return;
+    const double share = (double)s->bytes / ((double)e->bytes + (double)s->bytes);
+    const int64_t ns = (int64_t)((double)experts * share);
+    e->ns -= ns;
+    s->ns += ns;
+}
+
 void cuda_meter_end(struct cuda_meter *m, struct cuda_fault *fault, struct compute_meter *out)
 {
+    const int64_t experts = out->part[METER_EXPERTS].ns, shared = out->part[METER_SHARED].ns;
+    metered.meter = NULL;
     for (int i = 0; m != NULL && i + 1 < m->marks; i++) {
         float ms = 0;
         if (!cuda_ok(fault, cudaEventElapsedTime(&ms, m->event[i], m->event[i + 1]), "an event"))
             return;
         out->part[m->part[i]].ns += (int64_t)(ms * 1e6f);
     }
+    cut_experts(out, out->part[METER_EXPERTS].ns - experts, out->part[METER_SHARED].ns - shared);
     out->since = clock_now_ns(); /* what the host waited is in the events' times */
 }
 

@@ -22,7 +22,10 @@ void cuda_meter_begin(struct cuda_meter **m, struct cuda_fault *fault, cudaStrea
 /* From here on the stream's time is this part's. */
 void cuda_meter_mark(struct cuda_meter *m, struct cuda_fault *fault, cudaStream_t stream,
                      enum meter_part part, int layer);
-/* After the stream has come to its end: the times go to the parts. */
+/* The same from within a stage that has several parts; nothing where nothing is metered. */
+void cuda_meter_stage(enum meter_part part);
+/* After the stream has come to its end: the times go to the parts. Where the shared expert runs in
+ * the kernels of the routed ones, their time is cut in proportion to what they read. */
 void cuda_meter_end(struct cuda_meter *m, struct cuda_fault *fault, struct compute_meter *out);
 void cuda_meter_free(struct cuda_meter *m);
 
