@@ -11,11 +11,13 @@
 #include "engine/compute/cuda/launch.cuh"
 
 #include <math.h>
+#include <stdlib.h>
 
 enum {
     ATTEND_COUNTERS = 4096, /* at the begin of the scratch, whatever uses it; all 0 between runs */
     ATTEND_MERGE = 32,      /* chunks that are put together at once */
     ATTEND_AHEAD = 4,       /* of which so many are read at once */
+    ATTEND_CLUSTER = 8,     /* blocks of a cluster that every device has */
     ATTEND_MOST_DIM = 2 * ATTEND_WIDE
 };
 
@@ -250,8 +252,8 @@ attend_merge(const struct attend_arguments &a, const struct attend_block *b, int
             const bool there =
                 chunk >= r.first / CUDA_CHUNK - oldest && chunk <= r.last / CUDA_CHUNK - oldest;
             const float *at = partial + (size_t)chunk * (size_t)record + QUERIES * WIDE + warp;
-            const float m = there ? __ldcg(at) : -INFINITY;
-            factor[warp][lane][2] = there ? __ldcg(at + QUERIES) : 0.0f;
+            const float m = there ? *at : -INFINITY;
+            factor[warp][lane][2] = there ? at[QUERIES] : 0.0f;
             float run = m > carry ? m : carry;
             for (int step = 1; step < 32; step *= 2) {
                 const float before = __shfl_up_sync(0xffffffffu, run, step);
@@ -270,8 +272,8 @@ attend_merge(const struct attend_arguments &a, const struct attend_block *b, int
 #pragma unroll
                 for (int e = 0; e < EACH; e++)
                     if (chunk + i >= from[e] && chunk + i <= to[e])
-                        part[i][e] = __ldcg(partial + (size_t)(chunk + i) * (size_t)record +
-                                            e * ATTEND_THREADS + (int)threadIdx.x);
+                        part[i][e] = partial[(size_t)(chunk + i) * (size_t)record +
+                                             e * ATTEND_THREADS + (int)threadIdx.x];
             if (chunk == begin)
                 __syncthreads();
 #pragma unroll
@@ -331,6 +333,8 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
     const bool apart = a.values_apart != 0;
 
     pdl_launch_next();
+    if (!LOOP && a.clustered)
+        cluster_arrive(); /* has begun: the others may write here */
     struct attend_block b = {};
     const bool work = (int)blockIdx.x < a.work;
     const int item = (int)blockIdx.x / a.slots, slot = (int)blockIdx.x % a.slots;
@@ -368,7 +372,8 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
     }
     if (!LOOP && !b.active) {
         copy_wait<0>();
-        return;
+        if (!a.clustered)
+            return;
     }
     const int oldest = b.first / CUDA_CHUNK, newest = b.last / CUDA_CHUNK;
 
@@ -381,8 +386,8 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
         value_range[h] = attend_range(a, pos0, b.query + value_query + h);
 
     float *x = heads + (int)threadIdx.x / CUDA_LANES * WIDE;
-    for (int number = (int)threadIdx.x / CUDA_LANES; __any_sync(0xffffffffu, task.valid);
-         number += ATTEND_HALVES) {
+    for (int number = (int)threadIdx.x / CUDA_LANES;
+         __any_sync(0xffffffffu, task.valid && (LOOP || b.active)); number += ATTEND_HALVES) {
         if (number >= ATTEND_HALVES) {
             attend_fetch_weights<G>(a, a.k_norm, pos0 + task.row, &vector);
             attend_fetch<G>(a, task.from, &vector);
@@ -395,7 +400,8 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
 
     float total[TOGETHER][DIMS] = {}, l_total[TOGETHER] = {}, m_total[TOGETHER] = {};
     float o[TOGETHER][DIMS] = {};
-    for (int chunk = LOOP ? oldest : b.chunk; chunk <= (LOOP ? newest : b.chunk); chunk++) {
+    const int last = LOOP ? newest : b.active ? b.chunk : b.chunk - 1;
+    for (int chunk = LOOP ? oldest : b.chunk; chunk <= last; chunk++) {
         if (LOOP) {
             attend_take_chunk(&b, chunk);
             attend_load_old<G>(a, &b, a.keys, a.key_stride, INT32_MAX / 2, keys);
@@ -512,31 +518,43 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
     }
 
     const size_t record = (size_t)attend_record(QUERIES, G);
-    float *partial = a.partial + (size_t)item * (size_t)a.slots * record;
+    float *partial = a.clustered ? heads + ATTEND_HALVES * WIDE
+                                 : a.partial + (size_t)item * (size_t)a.slots * record;
     float *mine = partial + (size_t)(b.chunk - oldest) * record;
-    if (warp < VALUE_WARPS)
+    if (a.clustered) {
+        cluster_wait();
+        mine = cluster_shared(mine, 0);
+    }
+    if (warp < VALUE_WARPS && b.active)
 #pragma unroll
         for (int h = 0; h < TOGETHER; h++)
 #pragma unroll
             for (int d = 0; d < DIMS; d += 2)
                 *(float2 *)(mine + (value_query + h) * WIDE + value_at + d) =
                     make_float2(o[h][d], o[h][d + 1]);
-    else if ((int)threadIdx.x >= ATTEND_THREADS - QUERIES) {
+    else if ((int)threadIdx.x >= ATTEND_THREADS - QUERIES && b.active) {
         const int query = (int)threadIdx.x - (ATTEND_THREADS - QUERIES);
         mine[QUERIES * WIDE + query] = most[query];
         mine[QUERIES * WIDE + QUERIES + query] = sums[query];
     }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        arrived = atomicAdd(&a.counters[item], 1u);
-        __threadfence();
+    if (a.clustered) {
+        cluster_arrive();
+        cluster_wait();
+        if (slot != 0)
+            return;
+    } else {
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            __threadfence();
+            arrived = atomicAdd(&a.counters[item], 1u);
+            __threadfence();
+        }
+        __syncthreads();
+        if (arrived != (unsigned)(newest - oldest))
+            return;
+        if (threadIdx.x == 0)
+            a.counters[item] = 0;
     }
-    __syncthreads();
-    if (arrived != (unsigned)(newest - oldest))
-        return;
-    if (threadIdx.x == 0)
-        a.counters[item] = 0;
     attend_merge<QUERIES, G>(a, &b, pos0, partial, factor);
 }
 
@@ -699,7 +717,17 @@ void cuda_attend(const struct cuda_launch *l, const struct cuda_attend *c)
         cuda_ok(l->fault, cudaErrorNotSupported, "attention: more heads than it has counters for");
         return;
     }
-    const int idle = a.next.bytes > 0 && !many ? l->device->multiprocessors - a.work : 0;
-    cuda_launch(l, "attend", f->kernel, dim3((unsigned)(a.work + (idle > 0 ? idle : 0))),
-                dim3(ATTEND_THREADS), attend_bytes(f, apart), a);
+    size_t shared = attend_bytes(f, apart);
+    const size_t gathered =
+        (size_t)a.slots * (size_t)attend_record(f->queries, f->groups) * sizeof(float);
+#ifndef CUDA_EMULATED
+    a.clustered = getenv("MLXFAST_CUDA_CLUSTERS") != NULL && !many && l->device->major >= 9 &&
+                  a.slots > 1 && a.slots <= ATTEND_CLUSTER &&
+                  shared + gathered + 8192 <= l->device->shared_most;
+#endif
+    shared += a.clustered ? gathered : 0;
+    int idle = a.next.bytes > 0 && !many ? l->device->multiprocessors - a.work : 0;
+    idle = idle > 0 ? (idle + a.slots - 1) / a.slots * a.slots : 0;
+    cuda_launch_cluster(l, "attend", f->kernel, dim3((unsigned)(a.work + idle)),
+                        dim3(ATTEND_THREADS), shared, a.clustered ? (unsigned)a.slots : 1, a);
 }

@@ -45,8 +45,9 @@ struct attend_arguments {
     int work;            /* blocks; those behind only prefetch */
     size_t values_apart; /* bytes from the keys to the values in shared memory; 0: values come when
                             the keys have been read */
-    unsigned *counters;  /* [kv_heads, groups] */
-    float *partial;      /* [kv_heads, groups, slots] of attend_record floats */
+    bool clustered;     /* the slots of a group are a cluster: the first puts the chunks together */
+    unsigned *counters; /* [kv_heads, groups] */
+    float *partial;     /* [kv_heads, groups, slots] of attend_record floats */
     struct l2_prefetch next;
 };
 

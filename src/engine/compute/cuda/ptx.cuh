@@ -35,6 +35,35 @@ static __device__ __forceinline__ void pdl_wait(void)
 #endif
 }
 
+/* Blocks of a cluster (launch.cuh): all of them come here, and what each wrote before arriving, in
+ * another's shared memory too, is there after waiting. Nothing where there are no clusters. */
+static __device__ __forceinline__ void cluster_arrive(void)
+{
+#if PTX_HOPPER
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void cluster_wait(void)
+{
+#if PTX_HOPPER
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+/* Where block `rank` of the cluster has what is at p in this block's shared memory. */
+static __device__ __forceinline__ float *cluster_shared(float *p, unsigned rank)
+{
+#if PTX_HOPPER
+    float *there;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(p), "r"(rank));
+    return there;
+#else
+    (void)rank;
+    return p;
+#endif
+}
+
 /* 16 bytes that are read once: past L1, first out of L2. */
 static __device__ __forceinline__ uint4 load_stream(const void *p)
 {
