@@ -485,6 +485,189 @@ static __global__ __launch_bounds__(one ? 896 : 512, 1) void experts_down(struct
     }
 }
 
+/* ---- Down of one row, its products on tensor cores ----
+ *
+ * A warp multiplies 16 outputs by 4 lanes: the codes of a pair are the left factor, and the right
+ * one has the pair's two inputs in columns of their own, so that every product stays apart and
+ * exact; their sum is the fused multiply-add of the strict arithmetic, with the one rounding of
+ * both. Codes need no more unpacking than the table's. Thread (g, t) has lane t of the four and
+ * outputs g and g + 8. */
+
+enum {
+    TENSOR_WARPS = 8, /* a quarter of the lanes and a part of the slots for each */
+    TENSOR_PARTS = TENSOR_WARPS / 4,
+    TENSOR_SLOTS = (DOWN_SLOTS + TENSOR_PARTS - 1) / TENSOR_PARTS,
+    TENSOR_THREADS = TENSOR_WARPS * 32,
+    TENSOR_BLOCKS = NVFP4_GROUP_BLOCKS,
+    /* In words of shared memory: strides by which the reads of a warp fall into different banks. */
+    TENSOR_SCALE_ROW = 2 * TENSOR_BLOCKS + 4,
+    TENSOR_INPUT_LANE = 24,
+    TENSOR_INPUT_KIND = CUDA_LANES * TENSOR_INPUT_LANE + 4,
+    TENSOR_INPUT_SLOT = 2 * TENSOR_INPUT_KIND,
+    TENSOR_SCALES_AT = NVFP4_TABLE_BYTES,
+    TENSOR_INPUTS_AT = TENSOR_SCALES_AT + DOWN_SLOTS * DOWN_OUTPUTS * TENSOR_SCALE_ROW * 4,
+    TENSOR_ZERO_AT = TENSOR_INPUTS_AT + DOWN_SLOTS * TENSOR_INPUT_SLOT * 4,
+    TENSOR_CHOSEN_AT = TENSOR_ZERO_AT + TENSOR_BLOCKS * 4,
+    TENSOR_MIX_AT = TENSOR_CHOSEN_AT + CUDA_MOST_TOP_K * 4,
+    TENSOR_BYTES = TENSOR_MIX_AT + CUDA_MOST_TOP_K * 4
+};
+
+static __global__ __launch_bounds__(896, 1) void experts_down_one(struct experts_run e,
+                                                                  struct l2_prefetch next)
+{
+    uint8_t *table = experts_memory;
+    float *scales = (float *)(experts_memory + TENSOR_SCALES_AT);
+    uint32_t *inputs = (uint32_t *)(experts_memory + TENSOR_INPUTS_AT);
+    uint32_t *zero = (uint32_t *)(experts_memory + TENSOR_ZERO_AT);
+    int *chosen = (int *)(experts_memory + TENSOR_CHOSEN_AT);
+    float *mix = (float *)(experts_memory + TENSOR_MIX_AT);
+    const int thread = (int)threadIdx.x, warp = thread / 32;
+    const int g = thread % 32 / 4, t = thread % 4;
+    const int lane = warp % 4 * 4 + t, part = warp / 4, half = lane / 8;
+    const int output0 = (int)blockIdx.x * DOWN_OUTPUTS;
+    const struct cuda_matrix *w = &e.down.first;
+
+    pdl_launch_next();
+    if (warp == 0) {
+        route_row(e.key, e.experts, e.top_k, thread, chosen);
+        if (thread >= e.top_k && thread < DOWN_SLOTS)
+            chosen[thread] = e.experts; /* the shared one */
+    } else {
+        nvfp4_fill_table(table, thread - 32, TENSOR_THREADS - 32);
+    }
+    if (thread < TENSOR_BLOCKS)
+        zero[thread] = 0;
+    __syncthreads();
+
+    uint4 code[TENSOR_SLOTS][2];
+#pragma unroll
+    for (int j = 0; j < TENSOR_SLOTS; j++) {
+        const int slot = part * TENSOR_SLOTS + j;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int output = output0 + g + 8 * r;
+            code[j][r] = make_uint4(0, 0, 0, 0);
+            if (slot < DOWN_SLOTS)
+                code[j][r] = load_stream(
+                    w->data + (size_t)chosen[slot] * e.down.data_stride +
+                    (size_t)(output < e.hidden ? output : e.hidden - 1) * w->row_bytes + lane * 16);
+        }
+    }
+    for (int i = thread; i < DOWN_SLOTS * DOWN_OUTPUTS * 8; i += TENSOR_THREADS) {
+        const int slot = i / (DOWN_OUTPUTS * 8), row = i / 8 % DOWN_OUTPUTS, word = i % 8;
+        const int output = output0 + row < e.hidden ? output0 + row : e.hidden - 1;
+        const uint32_t four =
+            *(const uint32_t *)(w->scales + (size_t)chosen[slot] * e.down.scale_stride +
+                                (size_t)output * w->scale_bytes + word * 4);
+        *(float4 *)(scales + (slot * DOWN_OUTPUTS + row) * TENSOR_SCALE_ROW + word * 4) =
+            make_float4(nvfp4_scale(four & 0xffu), nvfp4_scale(four >> 8 & 0xffu),
+                        nvfp4_scale(four >> 16 & 0xffu), nvfp4_scale(four >> 24));
+    }
+    if (warp == 0)
+        route_mix(e.score, chosen, e.top_k, e.normalize, thread, mix);
+    prefetch_slice(next, blockIdx.x, gridDim.x);
+    pdl_wait();
+
+    const int own = output0 + thread / CUDA_LANES;
+    const int safe = own < e.hidden ? own : e.hidden - 1;
+    const float residual = bf16_float(__ldcg(e.x + safe));
+    for (int i = thread; i < DOWN_SLOTS * CUDA_NVFP4_GROUP / 8; i += TENSOR_THREADS) {
+        const int slot = i / (CUDA_NVFP4_GROUP / 8), place = i % (CUDA_NVFP4_GROUP / 8);
+        const int k = place * 8, block = place / 4, first = place % 4 * 4;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (k < e.width)
+            v = __ldcg((const uint4 *)(e.inner + slot * e.width + k));
+        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+        uint32_t *to = inputs + slot * TENSOR_INPUT_SLOT + block;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            to[(first + j) * TENSOR_INPUT_LANE] = word[j] & 0xffffu;
+            to[(first + j) * TENSOR_INPUT_LANE + TENSOR_INPUT_KIND] = word[j] & 0xffff0000u;
+        }
+    }
+    __syncthreads();
+
+    /* This thread's part of the diagonal: the first input of a pair, the second, or nothing. */
+    const bool some = g / 2 == t;
+    const uint32_t *in = some ? inputs + part * TENSOR_SLOTS * TENSOR_INPUT_SLOT +
+                                    g % 2 * TENSOR_INPUT_KIND + lane * TENSOR_INPUT_LANE
+                              : zero;
+    const int in_step = some ? TENSOR_INPUT_SLOT : 0;
+    const uint32_t place = threadIdx.x % 32 * 4;
+    float acc[TENSOR_SLOTS][2];
+#pragma unroll
+    for (int j = 0; j < TENSOR_SLOTS; j++) {
+        acc[j][0] = acc[j][1] = 0.0f;
+        const int slot = part * TENSOR_SLOTS + j;
+        if (slot >= DOWN_SLOTS)
+            break;
+        const float *scale =
+            scales + (slot * DOWN_OUTPUTS + g) * TENSOR_SCALE_ROW + half * TENSOR_BLOCKS;
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+            const uint4 b = *(const uint4 *)(in + j * in_step + 4 * q);
+            const float4 s0 = *(const float4 *)(scale + 4 * q);
+            const float4 s1 = *(const float4 *)(scale + 8 * TENSOR_SCALE_ROW + 4 * q);
+            const uint4 c0 = code[j][0], c1 = code[j][1];
+            const uint32_t w0 = q == 0 ? c0.x : q == 1 ? c0.y : q == 2 ? c0.z : c0.w;
+            const uint32_t w1 = q == 0 ? c1.x : q == 1 ? c1.y : q == 2 ? c1.z : c1.w;
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const uint32_t pick = 0x5504u + 0x10u * (uint32_t)k;
+                float d[4];
+                nvfp4_products(d, *(const uint32_t *)(table + __byte_perm(w0, place, pick)),
+                               *(const uint32_t *)(table + __byte_perm(w1, place, pick)),
+                               k == 0   ? b.x
+                               : k == 1 ? b.y
+                               : k == 2 ? b.z
+                                        : b.w);
+                acc[j][0] = fmaf(d[0] + d[1],
+                                 k == 0   ? s0.x
+                                 : k == 1 ? s0.y
+                                 : k == 2 ? s0.z
+                                          : s0.w,
+                                 acc[j][0]);
+                acc[j][1] = fmaf(d[2] + d[3],
+                                 k == 0   ? s1.x
+                                 : k == 1 ? s1.y
+                                 : k == 2 ? s1.z
+                                          : s1.w,
+                                 acc[j][1]);
+            }
+        }
+    }
+    __syncthreads();
+    float *lanes = (float *)(void *)table; /* [slot][output][lane]: the table is done with */
+#pragma unroll
+    for (int j = 0; j < TENSOR_SLOTS; j++)
+        if (part * TENSOR_SLOTS + j < DOWN_SLOTS) {
+            float *to = lanes + ((part * TENSOR_SLOTS + j) * DOWN_OUTPUTS + g) * CUDA_LANES + lane;
+            to[0] = acc[j][0];
+            to[8 * CUDA_LANES] = acc[j][1];
+        }
+    __syncthreads();
+    float sum = 0.0f, shared = 0.0f, v[DOWN_SLOTS];
+#pragma unroll
+    for (int i = 0; i < DOWN_SLOTS; i++)
+        v[i] = rounded(lanes_sum(lanes[i * DOWN_OUTPUTS * CUDA_LANES + thread]));
+#pragma unroll
+    for (int i = 0; i < DOWN_SLOTS; i++) {
+        if (i < e.top_k) {
+            const float y = rounded(v[i] * mix[i]);
+            sum = i == 0 ? y : rounded(sum + y);
+        } else {
+            shared = v[i];
+        }
+    }
+    sum = rounded(sum * e.routed_scale);
+    if (e.shared)
+        sum = rounded(sum + shared);
+    else if (e.shared_out != NULL)
+        sum = rounded(sum + bf16_float(__ldcg(e.shared_out + safe)));
+    if (thread % CUDA_LANES == 0 && own < e.hidden)
+        e.x[own] = bf16_of(residual + sum);
+}
+
 /* ---- Launches ---- */
 
 static int round_up(int n, int unit)
@@ -511,6 +694,8 @@ static bool down_plan(const struct cuda_launch *l, const struct experts_run *e,
 {
     const int entries = e->rows * e->top_k;
     p->down.fixed = e->slots == DOWN_SLOTS && e->down.first.padded == CUDA_NVFP4_GROUP;
+    p->down.tensor = p->down.fixed && e->rows == 1 && e->width % 8 == 0 &&
+                     (int)l->device->shared_most >= TENSOR_BYTES;
     p->down.blocks = e->down.first.padded / CUDA_BLOCK;
     p->down.rows_at = NVFP4_TABLE_BYTES;
     const int row = e->slots * e->down.first.padded * (int)sizeof(float);
@@ -573,7 +758,11 @@ static void down_launch(const struct cuda_launch *l, const struct experts_run *e
 void experts_few_down(const struct cuda_launch *l, const struct experts_run *e,
                       const struct experts_few *p)
 {
-    if (p->down.fixed && e->rows == 1)
+    if (p->down.tensor)
+        cuda_launch(l, "experts down", experts_down_one,
+                    dim3((unsigned)((e->hidden + DOWN_OUTPUTS - 1) / DOWN_OUTPUTS)),
+                    dim3(TENSOR_THREADS), TENSOR_BYTES, *e, l->next[2]);
+    else if (p->down.fixed && e->rows == 1)
         down_launch<DOWN_SLOTS, true>(l, e, p);
     else if (p->down.fixed)
         down_launch<DOWN_SLOTS, false>(l, e, p);

@@ -38,7 +38,8 @@ struct experts_few {
     } up;
     struct {
         int rows_at_once, blocks, rows_at, scales_at, chosen_at, mix_at, bytes;
-        bool fixed;
+        bool fixed;  /* slots and width are those of the kernel that has all loads under way */
+        bool tensor; /* one row, products on tensor cores: the same bits */
     } down;
 };
 bool experts_few_plan(const struct cuda_launch *l, const struct experts_run *e,

@@ -137,4 +137,31 @@ nvfp4_group(const uint8_t *table, const uint4 code[matrices], const float *const
     }
 }
 
+/* d = a b of a warp, a 16x8, b 8x8, bf16. With g = lane / 4, t = lane % 4: a[0] = A[g][2t..],
+ * a[1] = A[g+8][2t..], b = B[2t..][g], d = {D[g][2t], D[g][2t+1], D[g+8][2t], D[g+8][2t+1]}. Here B
+ * is a diagonal, so that every element of D is one product, and exact. */
+static __device__ __forceinline__ void nvfp4_products(float d[4], uint32_t a0, uint32_t a1,
+                                                      uint32_t b)
+{
+#ifdef CUDA_EMULATED
+    uint32_t mine[3] = {a0, a1, b}, all[32][3];
+    emulator_warp_exchange(mine, sizeof mine, all);
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; i++) {
+        const int row = i / 2, column = 2 * t + i % 2;
+        d[i] = 0.0f;
+        for (int k = 0; k < 8; k++) {
+            const uint32_t pa = all[g * 4 + k / 2][row], pb = all[column * 4 + k / 2][2];
+            d[i] = fmaf(k % 2 ? bf16_high(pa) : bf16_low(pa), k % 2 ? bf16_high(pb) : bf16_low(pb),
+                        d[i]);
+        }
+    }
+#else
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%7, %7, %7, %7};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a0), "r"(a1), "r"(b), "f"(0.0f));
+#endif
+}
+
 #endif
