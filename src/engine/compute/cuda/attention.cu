@@ -218,7 +218,7 @@ static __device__ __forceinline__ uint16_t attend_finish(float o, float l, float
     return bf16_of(rounded(o / l) * gate);
 }
 
-/* Floats of a partial result: o, m, l of each query. */
+/* Floats of a partial result: o of each query; m, l of each query. */
 static __host__ __device__ __forceinline__ int attend_record(int queries, int g)
 {
     return queries * (g * ATTEND_WIDE + 2);
@@ -251,9 +251,9 @@ attend_merge(const struct attend_arguments &a, const struct attend_block *b, int
             const int chunk = begin + lane;
             const bool there =
                 chunk >= r.first / CUDA_CHUNK - oldest && chunk <= r.last / CUDA_CHUNK - oldest;
-            const float *at = partial + (size_t)chunk * (size_t)record + QUERIES * WIDE + warp;
+            const float *at = partial + (size_t)chunk * (size_t)record + QUERIES * WIDE + 2 * warp;
             const float m = there ? *at : -INFINITY;
-            factor[warp][lane][2] = there ? at[QUERIES] : 0.0f;
+            factor[warp][lane][2] = there ? at[1] : 0.0f;
             float run = m > carry ? m : carry;
             for (int step = 1; step < 32; step *= 2) {
                 const float before = __shfl_up_sync(0xffffffffu, run, step);
@@ -326,6 +326,7 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
     __shared__ float maxima[ATTEND_WARPS][QUERIES], most[QUERIES], sums[QUERIES];
     __shared__ float factor[QUERIES][ATTEND_MERGE][3];
     __shared__ unsigned arrived;
+    __shared__ uint64_t gathered;
     uint8_t *keys = (uint8_t *)attend_shared, *values = keys + a.values_apart;
     float *q = (float *)(values + CUDA_CHUNK * PITCH);
     float *p = q + QUERIES * WIDE, *heads = p + QUERIES * P_STRIDE;
@@ -333,8 +334,11 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
     const bool apart = a.values_apart != 0;
 
     pdl_launch_next();
-    if (!LOOP && a.clustered)
-        cluster_arrive(); /* has begun: the others may write here */
+    if (!LOOP && a.clustered) {
+        if (threadIdx.x == 0)
+            cluster_gather_init(&gathered);
+        cluster_begin();
+    }
     struct attend_block b = {};
     const bool work = (int)blockIdx.x < a.work;
     const int item = (int)blockIdx.x / a.slots, slot = (int)blockIdx.x % a.slots;
@@ -522,27 +526,36 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
                                  : a.partial + (size_t)item * (size_t)a.slots * record;
     float *mine = partial + (size_t)(b.chunk - oldest) * record;
     if (a.clustered) {
-        cluster_wait();
-        mine = cluster_shared(mine, 0);
-    }
-    if (warp < VALUE_WARPS && b.active)
+        cluster_begun();
+        if (warp < VALUE_WARPS && b.active)
 #pragma unroll
-        for (int h = 0; h < TOGETHER; h++)
+            for (int h = 0; h < TOGETHER; h++)
 #pragma unroll
-            for (int d = 0; d < DIMS; d += 2)
-                *(float2 *)(mine + (value_query + h) * WIDE + value_at + d) =
-                    make_float2(o[h][d], o[h][d + 1]);
-    else if ((int)threadIdx.x >= ATTEND_THREADS - QUERIES && b.active) {
-        const int query = (int)threadIdx.x - (ATTEND_THREADS - QUERIES);
-        mine[QUERIES * WIDE + query] = most[query];
-        mine[QUERIES * WIDE + QUERIES + query] = sums[query];
-    }
-    if (a.clustered) {
-        cluster_arrive();
-        cluster_wait();
+                for (int d = 0; d < DIMS; d += 2)
+                    cluster_send(mine + (value_query + h) * WIDE + value_at + d, o[h][d],
+                                 o[h][d + 1], &gathered, 0);
+        else if ((int)threadIdx.x >= ATTEND_THREADS - QUERIES && b.active) {
+            const int query = (int)threadIdx.x - (ATTEND_THREADS - QUERIES);
+            cluster_send(mine + QUERIES * WIDE + 2 * query, most[query], sums[query], &gathered, 0);
+        }
         if (slot != 0)
             return;
+        if (threadIdx.x == 0)
+            cluster_gather_expect(
+                &gathered, (unsigned)((size_t)(newest - oldest + 1) * record * sizeof(float)));
+        cluster_gather_wait(&gathered);
     } else {
+        if (warp < VALUE_WARPS)
+#pragma unroll
+            for (int h = 0; h < TOGETHER; h++)
+#pragma unroll
+                for (int d = 0; d < DIMS; d += 2)
+                    *(float2 *)(mine + (value_query + h) * WIDE + value_at + d) =
+                        make_float2(o[h][d], o[h][d + 1]);
+        else if ((int)threadIdx.x >= ATTEND_THREADS - QUERIES) {
+            const int query = (int)threadIdx.x - (ATTEND_THREADS - QUERIES);
+            *(float2 *)(mine + QUERIES * WIDE + 2 * query) = make_float2(most[query], sums[query]);
+        }
         __syncthreads();
         if (threadIdx.x == 0) {
             __threadfence();

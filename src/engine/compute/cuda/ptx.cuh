@@ -35,32 +35,96 @@ static __device__ __forceinline__ void pdl_wait(void)
 #endif
 }
 
-/* Blocks of a cluster (launch.cuh): all of them come here, and what each wrote before arriving, in
- * another's shared memory too, is there after waiting. Nothing where there are no clusters. */
-static __device__ __forceinline__ void cluster_arrive(void)
+/* ---- Clusters (launch.cuh), from compute capability 9.0 on; not emulated ----
+ *
+ * A block gathers what the blocks of its cluster send into its shared memory: each sends some
+ * pairs, which count themselves in at the gatherer's barrier, a uint64_t beside them. */
+
+/* By one thread, as the kernel begins. */
+static __device__ __forceinline__ void cluster_gather_init(uint64_t *barrier)
 {
 #if PTX_HOPPER
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
+                 "fence.mbarrier_init.release.cluster;"
+                 :
+                 : "r"((unsigned)__cvta_generic_to_shared(barrier))
+                 : "memory");
+#else
+    (void)barrier;
 #endif
 }
 
-static __device__ __forceinline__ void cluster_wait(void)
+/* All threads of all blocks of the cluster: here after the above, and there before the first is
+ * sent. */
+static __device__ __forceinline__ void cluster_begin(void)
+{
+#if PTX_HOPPER
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void cluster_begun(void)
 {
 #if PTX_HOPPER
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 
-/* Where block `rank` of the cluster has what is at p in this block's shared memory. */
-static __device__ __forceinline__ float *cluster_shared(float *p, unsigned rank)
+/* To where block `rank` has p; aligned to 8. */
+static __device__ __forceinline__ void cluster_send(float *p, float a, float b, uint64_t *barrier,
+                                                    unsigned rank)
 {
 #if PTX_HOPPER
-    float *there;
-    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(p), "r"(rank));
-    return there;
+    asm volatile("{\n\t"
+                 ".reg .b32 to, at;\n\t"
+                 "mapa.shared::cluster.u32 to, %0, %4;\n\t"
+                 "mapa.shared::cluster.u32 at, %1, %4;\n\t"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [to], {%2, %3}, "
+                 "[at];\n\t"
+                 "}"
+                 :
+                 : "r"((unsigned)__cvta_generic_to_shared(p)),
+                   "r"((unsigned)__cvta_generic_to_shared(barrier)), "f"(a), "f"(b), "r"(rank)
+                 : "memory");
 #else
+    (void)barrier;
     (void)rank;
-    return p;
+    p[0] = a;
+    p[1] = b;
+#endif
+}
+
+/* By one thread of the gatherer: how many bytes it is sent in all. */
+static __device__ __forceinline__ void cluster_gather_expect(uint64_t *barrier, unsigned bytes)
+{
+#if PTX_HOPPER
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :
+                 : "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(bytes)
+                 : "memory");
+#else
+    (void)barrier;
+    (void)bytes;
+#endif
+}
+
+/* Any thread of the gatherer: all has come. */
+static __device__ __forceinline__ void cluster_gather_wait(uint64_t *barrier)
+{
+#if PTX_HOPPER
+    unsigned done;
+    do
+        asm volatile("{\n\t"
+                     ".reg .pred p;\n\t"
+                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t"
+                     "}"
+                     : "=r"(done)
+                     : "r"((unsigned)__cvta_generic_to_shared(barrier))
+                     : "memory");
+    while (!done);
+#else
+    (void)barrier;
 #endif
 }
 
