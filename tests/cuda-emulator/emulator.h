@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 #include <stdint.h>
+#include <string.h>
 
 struct uint3 {
     unsigned x, y, z;
@@ -44,8 +45,32 @@ void emulator_copy_wait(unsigned left);
 void emulator_yield(void);
 /* All threads of all blocks of a cooperative launch. */
 void emulator_grid_barrier(EMULATOR_PLACE);
-/* a * b with denormals kept, which launches otherwise flush. */
-float emulator_multiply_keep(float a, float b);
+/* Exact, of a denormal too, which launches otherwise take for zero. */
+static inline double emulator_double(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    if (u & 0x7f800000u)
+        return (double)f;
+    return __builtin_copysign((double)(u & 0x7fffffu) * 0x1p-149, (double)f);
+}
+/* Rounded once, to a denormal too. */
+static inline float emulator_float(double d)
+{
+    const double size = __builtin_fabs(d);
+    if (!(size < 0x1p-126))
+        return (float)d;
+    float f;
+    const uint32_t u =
+        (uint32_t)__builtin_rint(size * 0x1p149) | (__builtin_signbit(d) ? 0x80000000u : 0u);
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+/* a * b with denormals kept. */
+static inline float emulator_multiply_keep(float a, float b)
+{
+    return emulator_float(emulator_double(a) * emulator_double(b));
+}
 
 /* ---- For tests. ---- */
 

@@ -636,6 +636,18 @@ static void test_arithmetic(void **state)
     uint32_t back;
     assert_int_equal(cudaMemcpyFromSymbol(&back, device_variable, 4), cudaSuccess);
     assert_int_equal(back, 4);
+    /* products with denormals, against the processor's own without the modes of a launch */
+    uint32_t random = 1;
+    for (int i = 0; i < 100000; i++) {
+        random = random * 1664525u + 1013904223u;
+        const float a = __uint_as_float(i % 2 ? random & 0x80ffffffu : random);
+        random = random * 1664525u + 1013904223u;
+        const float b = __uint_as_float(i % 3 ? (random & 0x87ffffffu) + 0x38000000u : random);
+        const float product = a * b;
+        if (product == product)
+            assert_int_equal(__float_as_uint(emulator_multiply_keep(a, b)),
+                             __float_as_uint(product));
+    }
     /* the host's mode is as it was */
     volatile float denormal = 0x1p-126f;
     assert_true(denormal * 0.5f > 0);

@@ -2,8 +2,6 @@
  * work for all and lets the others go on. */
 #include "scheduler.h"
 
-#include "engine/compute/cpu/machine.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -376,18 +374,4 @@ void emulator_copy_wait(unsigned left)
             f->copies[kept++] = *c;
     }
     f->copy_count = kept;
-}
-
-float emulator_multiply_keep(float a, float b)
-{
-    const uint64_t mode = machine_float_enter();
-#ifdef __x86_64__
-    machine_float_leave(0x1f80);
-#else
-    machine_float_leave(0);
-#endif
-    volatile float x = a, y = b; /* not moved past the modes */
-    volatile float product = x * y;
-    machine_float_leave(mode);
-    return product;
 }
