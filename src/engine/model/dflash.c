@@ -168,7 +168,7 @@ static int64_t taps_of(const struct dflash *d)
 
 /* What the machine leaves beside the target, and the weights into memory. */
 static bool load(struct dflash *d, const struct dflash_target *target,
-                 const struct compute_shape *shape, struct error *err)
+                 const struct compute_shape *shape, struct memory_plan *plan, struct error *err)
 {
     const struct dflash_config *c = &d->config;
     const char *backend = compute_backend_name(target->compute);
@@ -178,30 +178,33 @@ static bool load(struct dflash *d, const struct dflash_target *target,
     const struct compute_options options = {.backend = backend,
                                             .threads = compute_threads(target->compute)};
     struct memory_need n = {.folder = d->checkpoint->folder,
-                            .weights = checkpoint_packed_bytes(d->checkpoint),
                             .token = d->checkpoint->tensor_bytes,
                             .caches = kv * (uint64_t)c->layer_count + taps,
                             .tables =
                                 (uint64_t)d->positions * (uint64_t)c->head_dim * sizeof(float)};
-    struct memory_limits limits;
-    struct memory_plan plan;
     if (!compute_scratch_bytes(&options, shape, &n.scratch, err))
         return false;
     n.low_caches = n.caches;
     n.low_scratch = n.scratch;
-    memory_limits_read(&limits);
-    return memory_plan_make(target->memory.profile, &n, &limits, &plan, err) &&
-           weights_load(d->checkpoint, &target->memory, &plan, options.threads, err);
+    return weights_plan(d->checkpoint, &options, &target->memory, &n, plan, err) &&
+           weights_load(d->checkpoint, &target->memory, plan, options.threads, err);
 }
 
-static bool prepare(struct dflash *d, struct error *err)
+static bool prepare(struct dflash *d, const struct memory_request *request,
+                    const struct memory_plan *plan, struct error *err)
 {
+    compute_prepare_begin(d->compute, request->progress, request->context,
+                          d->checkpoint->tensor_bytes);
     bool ok = compute_prepare_embedding(d->compute, &d->embedding, err) &&
               compute_prepare_context(d->compute, &d->context, err);
     for (int i = 0; ok && i < d->config.layer_count; i++)
         ok = compute_prepare_attention(d->compute, &d->attention[i], err) &&
              compute_prepare_ffn(d->compute, &d->ffn[i], err);
-    return ok && compute_prepare_head(d->compute, &d->head, err);
+    ok = ok && compute_prepare_head(d->compute, &d->head, err) &&
+         compute_prepare_end(d->compute, err);
+    if (ok && plan->device)
+        weights_let_go(d->checkpoint);
+    return ok;
 }
 
 bool dflash_open(const char *folder, const struct dflash_target *target, struct dflash **out,
@@ -228,12 +231,14 @@ bool dflash_open(const char *folder, const struct dflash_target *target, struct 
                                         .head_dim = c->head_dim,
                                         .max_ffn_width = c->width,
                                         .max_context_width = c->hidden * c->tap_count};
-    if (!load(d, target, &shape, err)) {
+    struct memory_plan plan;
+    if (!load(d, target, &shape, &plan, err)) {
         dflash_close(d);
         return false;
     }
     bind(d, target);
-    if (!compute_new_beside(target->compute, &shape, &d->compute, err) || !prepare(d, err)) {
+    if (!compute_new_beside(target->compute, &shape, &d->compute, err) ||
+        !prepare(d, &target->memory, &plan, err)) {
         dflash_close(d);
         return false;
     }

@@ -78,9 +78,10 @@ static bool resolve_sizes(struct model_options *o, int64_t max_context, const ch
 }
 
 /* Rows of one forward in a profile. */
-static int choose_rows(const struct model_options *o, enum memory_profile profile)
+static int choose_rows(const struct model_options *o, enum memory_profile profile, bool device)
 {
     const int rows = o->max_rows > 0         ? o->max_rows
+                     : device                ? DEVICE_MAX_ROWS
                      : profile == MEMORY_LOW ? LOW_MAX_ROWS
                                              : DEFAULT_MAX_ROWS;
     return rows > o->context ? (int)o->context : rows;
@@ -113,19 +114,18 @@ static bool plan_memory(struct model *m, const struct model_family *family,
                         struct error *err)
 {
     struct model_needs needs;
-    struct memory_limits limits;
+    const bool device = weights_on_device(&o->compute);
     family->needs(&m->arena, family_state, &needs);
     struct memory_need n = {.folder = m->checkpoint->folder,
-                            .weights = checkpoint_packed_bytes(m->checkpoint),
                             .token = needs.bytes_per_token,
                             .tables = needs.table_bytes * (uint64_t)o->context};
-    memory_limits_read(&limits);
-    if (!measure_rows(o, &needs, choose_rows(o, MEMORY_FULL), &n.caches, &n.scratch, err) ||
-        !measure_rows(o, &needs, choose_rows(o, MEMORY_LOW), &n.low_caches, &n.low_scratch, err) ||
-        !memory_plan_make(o->memory.profile, &n, &limits, plan, err))
+    if (!measure_rows(o, &needs, choose_rows(o, MEMORY_FULL, device), &n.caches, &n.scratch, err) ||
+        !measure_rows(o, &needs, choose_rows(o, MEMORY_LOW, device), &n.low_caches, &n.low_scratch,
+                      err) ||
+        !weights_plan(m->checkpoint, &o->compute, &o->memory, &n, plan, err))
         return false;
     o->memory.profile = plan->profile;
-    o->max_rows = choose_rows(o, plan->profile);
+    o->max_rows = choose_rows(o, plan->profile, device);
     o->compute.small_pages = plan->profile == MEMORY_LOW;
     if (o->memory.announce)
         o->memory.announce(o->memory.context, plan->line);
@@ -133,9 +133,11 @@ static bool plan_memory(struct model *m, const struct model_family *family,
 }
 
 /* Everything that forwards will read, in their order. */
-static bool prepare(struct model *m, struct error *err)
+static bool prepare(struct model *m, const struct memory_plan *memory, struct error *err)
 {
     const struct model_plan *plan = &m->plan;
+    compute_prepare_begin(m->compute, m->memory.progress, m->memory.context,
+                          m->checkpoint->tensor_bytes);
     if (!compute_prepare_embedding(m->compute, &plan->embedding, err))
         return false;
     for (size_t i = 0; i < plan->block_count; i++) {
@@ -144,7 +146,12 @@ static bool prepare(struct model *m, struct error *err)
                          : !compute_prepare_ffn(m->compute, b->ffn, err))
             return false;
     }
-    return compute_prepare_head(m->compute, &plan->head, err);
+    if (!compute_prepare_head(m->compute, &plan->head, err) ||
+        !compute_prepare_end(m->compute, err))
+        return false;
+    if (memory->device)
+        weights_let_go(m->checkpoint);
+    return true;
 }
 
 bool model_open(const char *folder, const struct model_options *options, struct model **out,
@@ -188,7 +195,8 @@ bool model_open(const char *folder, const struct model_options *options, struct 
     if (memory.profile == MEMORY_LOW)
         m->memory.profile = MEMORY_LOW;
     m->plan.info.memory = memory.profile;
-    if (!compute_new(&resolved.compute, &m->plan.shape, &m->compute, err) || !prepare(m, err)) {
+    if (!compute_new(&resolved.compute, &m->plan.shape, &m->compute, err) ||
+        !prepare(m, &memory, err)) {
         model_close(m);
         return false;
     }

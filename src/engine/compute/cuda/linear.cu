@@ -3,6 +3,7 @@
  * are the CPU's whatever the number of rows. */
 #include "engine/compute/cuda/fast.cuh"
 #include "engine/compute/cuda/linear.cuh"
+#include "engine/compute/cuda/ring.cuh"
 
 /* ---- Few rows ---- */
 
@@ -478,6 +479,8 @@ void cuda_linear(const struct cuda_launch *l, const struct cuda_linear *a)
         linear_many(l, a, NULL);
         return;
     }
+    if (cuda_linear_ring(l, a))
+        return;
     const struct linear_plan plan = linear_few_plan(l, a);
     if (a->w->format == WEIGHT_BF16)
         linear_few_format<WEIGHT_BF16>(l, a, &plan);

@@ -1,0 +1,389 @@
+/* Few rows past weights that stream through shared memory. A half-warp owns O outputs, a thread its
+ * lane; each thread has a ring of its own, which it fills by asynchronous copies and reads back
+ * itself, so that nothing but its own copies is waited for. The ring is deep (100 KB and more on a
+ * multiprocessor) and filled before the rows are there: what comes before, the norm and the waiting
+ * for them are hidden behind it. */
+#include "engine/compute/cuda/ring.cuh"
+
+#include "engine/compute/cuda/arithmetic.cuh"
+#include "engine/compute/cuda/launch.cuh"
+#include "engine/compute/cuda/ptx.cuh"
+
+enum { UNIT_BYTES = 256, PIECE = 8 /* elements of 16 bytes */ };
+
+struct ring_call {
+    const uint8_t *w, *scales, *biases;
+    size_t row_bytes, scale_bytes;
+    int out, units; /* 256-byte pieces of an output */
+    const uint16_t *x, *norm;
+    size_t x_stride, y_stride;
+    int inputs;
+    float eps;
+    uint16_t *y;
+    bool add;
+    /* offsets in shared memory */
+    int natural_at, inverse_at, sums_at, scales_at, ring_at;
+};
+
+extern __shared__ uint4 ring_shared[];
+
+/* Past L1, which may be older than what an overlapping kernel wrote. */
+static __device__ __forceinline__ uint4 load_fresh(const void *p)
+{
+#ifdef CUDA_EMULATED
+    return *(const uint4 *)p;
+#else
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+#endif
+}
+
+static __device__ __forceinline__ uint16_t load_fresh_one(const uint16_t *p)
+{
+#ifdef CUDA_EMULATED
+    return *p;
+#else
+    uint16_t v;
+    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
+    return v;
+#endif
+}
+
+/* 8 elements from 8 i on, which are of lanes 4 (i % 4) .. of block i / 4. */
+static __device__ __forceinline__ void put_lanes(uint32_t *row, int i, uint4 v)
+{
+    const int block = i / 4, lane = i % 4 * 4;
+    uint32_t *to = row + (block / 4 * CUDA_LANES + lane) * 4 + block % 4;
+    to[0] = v.x;
+    to[4] = v.y;
+    to[8] = v.z;
+    to[12] = v.w;
+}
+
+static __device__ __forceinline__ uint32_t norm_pair(uint32_t x, uint32_t w, float inverse)
+{
+    const float low = rounded(bf16_low(x) * inverse), high = rounded(bf16_high(x) * inverse);
+    return (uint32_t)bf16_of(low * bf16_low(w)) | (uint32_t)bf16_of(high * bf16_high(w)) << 16;
+}
+
+static __device__ __forceinline__ uint4 norm_piece(uint4 x, uint4 w, float inverse)
+{
+    return make_uint4(norm_pair(x.x, w.x, inverse), norm_pair(x.y, w.y, inverse),
+                      norm_pair(x.z, w.z, inverse), norm_pair(x.w, w.w, inverse));
+}
+
+/* The rows into shared memory in lanes order, normed where NORM. */
+template <int R, int T, bool NORM> static __device__ __forceinline__ void stage(const ring_call &c)
+{
+    enum { MOST = NORM ? 2 : 5 }; /* pieces of a thread and row that are under way at once */
+    const int pieces = c.inputs / PIECE, words = c.inputs / 2;
+    uint32_t *rows = (uint32_t *)ring_shared;
+    uint4 *natural = (uint4 *)((uint8_t *)ring_shared + c.natural_at);
+    float *inverse = (float *)((uint8_t *)ring_shared + c.inverse_at);
+    for (int first = 0; first < pieces; first += MOST * T) {
+        uint4 v[R][MOST];
+#pragma unroll
+        for (int r = 0; r < R; r++)
+#pragma unroll
+            for (int j = 0; j < MOST; j++) {
+                const int i = first + j * T + (int)threadIdx.x;
+                if (i < pieces)
+                    v[r][j] = load_fresh(c.x + (size_t)r * c.x_stride + (size_t)i * PIECE);
+            }
+#pragma unroll
+        for (int r = 0; r < R; r++)
+#pragma unroll
+            for (int j = 0; j < MOST; j++) {
+                const int i = first + j * T + (int)threadIdx.x;
+                if (i < pieces && NORM)
+                    natural[r * pieces + i] = v[r][j];
+                else if (i < pieces)
+                    put_lanes(rows + r * words, i, v[r][j]);
+            }
+    }
+    if (NORM) {
+        const int half = threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
+        __syncthreads();
+        if (half < (R + 1) / 2 * 2) { /* whole warps: they add up together */
+            const uint32_t *row = (const uint32_t *)natural + (half < R ? half : 0) * words;
+            float sum = 0.0f;
+#pragma unroll 16
+            for (int b = 0; b < c.inputs / CUDA_LANES; b++) {
+                const uint32_t pair = row[b * (CUDA_LANES / 2) + lane / 2];
+                const float x = lane % 2 ? bf16_high(pair) : bf16_low(pair);
+                sum = fmaf(x, x, sum);
+            }
+            sum = lanes_sum(sum);
+            const float mean = sum / (float)c.inputs;
+            if (half < R && lane == 0)
+                inverse[half] = 1.0f / sqrtf(mean + c.eps);
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < pieces; i += T) {
+            const uint4 w = *(const uint4 *)(c.norm + (size_t)i * PIECE);
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                put_lanes(rows + r * words, i, norm_piece(natural[r * pieces + i], w, inverse[r]));
+        }
+    }
+    __syncthreads();
+}
+
+/* Sums of the rows over groups of 32 inputs: pairs first, then the tree of halves. */
+template <int R, int T> static __device__ __forceinline__ void sum_groups(const ring_call &c)
+{
+    const int groups = c.inputs / CUDA_BLOCK, words = c.inputs / 2;
+    const int half = threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
+    float *sums = (float *)((uint8_t *)ring_shared + c.sums_at);
+    for (int i = half; i < R * groups; i += T / CUDA_LANES) { /* R groups are an even number */
+        const int r = i / groups, g = i % groups;
+        const uint32_t pair =
+            ((const uint32_t *)ring_shared)[r * words + (g / 4 * CUDA_LANES + lane) * 4 + g % 4];
+        const float sum = lanes_sum(bf16_low(pair) + bf16_high(pair));
+        if (lane == 0)
+            sums[i] = sum;
+    }
+    __syncthreads();
+}
+
+static __device__ __forceinline__ float dot_piece(uint4 w, uint4 x, float acc)
+{
+    acc = fmaf(bf16_low(w.x), bf16_low(x.x), fmaf(bf16_high(w.x), bf16_high(x.x), acc));
+    acc = fmaf(bf16_low(w.y), bf16_low(x.y), fmaf(bf16_high(w.y), bf16_high(x.y), acc));
+    acc = fmaf(bf16_low(w.z), bf16_low(x.z), fmaf(bf16_high(w.z), bf16_high(x.z), acc));
+    return fmaf(bf16_low(w.w), bf16_low(x.w), fmaf(bf16_high(w.w), bf16_high(x.w), acc));
+}
+
+template <int BYTE> static __device__ __forceinline__ float code_float(uint32_t codes)
+{
+    return __uint_as_float(__byte_perm(codes, 0x4b000000u, 0x7440 + BYTE)) -
+           __uint_as_float(0x4b000000u);
+}
+
+/* Two blocks: 4 codes, two pairs of inputs, two scales. */
+static __device__ __forceinline__ float dot_codes(uint32_t codes, uint32_t x0, uint32_t x1,
+                                                  uint32_t scales, float acc)
+{
+    const float t0 = fmaf(code_float<0>(codes), bf16_low(x0), code_float<1>(codes) * bf16_high(x0));
+    acc = fmaf(t0, bf16_low(scales), acc);
+    const float t1 = fmaf(code_float<2>(codes), bf16_low(x1), code_float<3>(codes) * bf16_high(x1));
+    return fmaf(t1, bf16_high(scales), acc);
+}
+
+/* T threads of O outputs each half-warp; rings of D units for each output, B of which are copied as
+ * one group. */
+template <int F, int R, int O, int D, int B, int T, bool NORM>
+static __global__ __launch_bounds__(T) void ring_linear(const ring_call c)
+{
+    enum { HALVES = T / CUDA_LANES, GROUPS = D / B };
+    const int lane = threadIdx.x % CUDA_LANES, half = threadIdx.x / CUDA_LANES;
+    const int first = ((int)blockIdx.x * HALVES + half) * O;
+    const int batches = c.units / B, words4 = c.inputs / PIECE;
+    uint4 *ring = (uint4 *)((uint8_t *)ring_shared + c.ring_at) + threadIdx.x;
+    const uint8_t *scales = (const uint8_t *)ring_shared + c.scales_at;
+    const uint8_t *from = c.w + (size_t)first * c.row_bytes + lane * 16;
+
+    if (F == WEIGHT_INT8_AFFINE32) {
+        /* [output of the block][scales, biases] */
+        const int each = (int)c.scale_bytes / 16, begin = (int)blockIdx.x * HALVES * O;
+        for (int i = threadIdx.x; i < HALVES * O * each * 2; i += T) {
+            const int o = i / (2 * each), part = i / each % 2, at = i % each;
+            if (begin + o < c.out)
+                copy_async((uint8_t *)ring_shared + c.scales_at + (size_t)i * 16,
+                           (part ? c.biases : c.scales) + (size_t)(begin + o) * c.scale_bytes +
+                               (size_t)at * 16);
+        }
+        copy_commit();
+    }
+    auto fetch = [&](int batch) {
+        const int slot = batch % GROUPS * B;
+#pragma unroll
+        for (int j = 0; j < B; j++)
+#pragma unroll
+            for (int o = 0; o < O; o++)
+                if (first + o < c.out)
+                    copy_async(&ring[((slot + j) * O + o) * T],
+                               from + (size_t)o * c.row_bytes +
+                                   (size_t)(batch * B + j) * UNIT_BYTES);
+    };
+#pragma unroll 1
+    for (int batch = 0; batch < GROUPS; batch++) {
+        if (batch < batches)
+            fetch(batch);
+        copy_commit();
+    }
+    if (batches <= GROUPS)
+        pdl_launch_next();
+    pdl_wait();
+
+    float before = 0.0f;
+    const int my_row = lane / O, my_output = first + lane % O;
+    const bool mine = lane < R * O && my_output < c.out;
+    uint16_t *y = c.y + (size_t)my_row * c.y_stride + my_output;
+    if (c.add && mine)
+        before = bf16_float(load_fresh_one(y));
+    stage<R, T, NORM>(c);
+
+    float acc[R][O] = {};
+    if (F == WEIGHT_INT8_AFFINE32) {
+        const int groups = c.inputs / CUDA_BLOCK;
+        const float *sums = (const float *)((const uint8_t *)ring_shared + c.sums_at);
+        copy_wait<GROUPS>();
+        sum_groups<R, T>(c); /* ends with a barrier: all scales are there too */
+        for (int g = lane; g < groups; g += CUDA_LANES)
+#pragma unroll
+            for (int o = 0; o < O; o++) {
+                const uint16_t *biases =
+                    (const uint16_t *)(scales + ((size_t)(half * O + o) * 2 + 1) * c.scale_bytes);
+#pragma unroll
+                for (int r = 0; r < R; r++)
+                    acc[r][o] = fmaf(bf16_float(biases[g]), sums[r * groups + g], acc[r][o]);
+            }
+    }
+#pragma unroll 1
+    for (int batch = 0; batch < batches; batch++) {
+        const int slot = batch % GROUPS * B;
+        uint4 w[B][O];
+        copy_wait<GROUPS - 1>();
+#pragma unroll
+        for (int j = 0; j < B; j++)
+#pragma unroll
+            for (int o = 0; o < O; o++)
+                w[j][o] = ring[((slot + j) * O + o) * T];
+#pragma unroll
+        for (int j = 0; j < B; j++) {
+            const int unit = batch * B + j;
+            if (F == WEIGHT_BF16) {
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    const uint4 x = ring_shared[r * words4 + unit * CUDA_LANES + lane];
+#pragma unroll
+                    for (int o = 0; o < O; o++)
+                        acc[r][o] = dot_piece(w[j][o], x, acc[r][o]);
+                }
+            } else {
+                uint4 s[O];
+#pragma unroll
+                for (int o = 0; o < O; o++)
+                    s[o] = *(const uint4 *)(scales + (size_t)(half * O + o) * 2 * c.scale_bytes +
+                                            (size_t)unit * 16);
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    const uint4 *x = ring_shared + r * words4 + unit * 2 * CUDA_LANES + lane;
+                    const uint4 a = x[0], b = x[CUDA_LANES];
+#pragma unroll
+                    for (int o = 0; o < O; o++) {
+                        float v = acc[r][o];
+                        v = dot_codes(w[j][o].x, a.x, a.y, s[o].x, v);
+                        v = dot_codes(w[j][o].y, a.z, a.w, s[o].y, v);
+                        v = dot_codes(w[j][o].z, b.x, b.y, s[o].z, v);
+                        acc[r][o] = dot_codes(w[j][o].w, b.z, b.w, s[o].w, v);
+                    }
+                }
+            }
+        }
+        if (batch + GROUPS < batches)
+            fetch(batch + GROUPS);
+        copy_commit();
+        if (batch + GROUPS + 1 == batches)
+            pdl_launch_next();
+    }
+
+    float result = 0.0f;
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int o = 0; o < O; o++) {
+            const float v = lanes_sum(acc[r][o]);
+            if (lane == r * O + o)
+                result = v;
+        }
+    if (mine)
+        *y = c.add ? bf16_of(before + rounded(result)) : bf16_of(result);
+}
+
+template <int F, int R, int O, int D, int B, int T, bool NORM>
+static bool ring_launch(const struct cuda_launch *l, const struct cuda_linear *a)
+{
+    const bool codes = F == WEIGHT_INT8_AFFINE32;
+    const int outputs = T / CUDA_LANES * O, inputs = a->w->in;
+    const int row = inputs * (int)sizeof(uint16_t);
+    struct ring_call c = {};
+    c.w = a->w->data;
+    c.scales = a->w->scales;
+    c.biases = a->w->biases;
+    c.row_bytes = a->w->row_bytes;
+    c.scale_bytes = a->w->scale_bytes;
+    c.out = a->w->out;
+    c.units = (int)(a->w->row_bytes / UNIT_BYTES);
+    c.x = a->x;
+    c.norm = a->norm;
+    c.x_stride = a->x_stride;
+    c.y_stride = a->y_stride;
+    c.inputs = inputs;
+    c.eps = a->eps;
+    c.y = a->y;
+    c.add = a->add;
+    int at = R * row;
+    c.natural_at = at;
+    at += NORM ? R * row : 0;
+    c.inverse_at = at;
+    at += 16;
+    c.sums_at = at;
+    at += codes ? R * inputs / CUDA_BLOCK * (int)sizeof(float) : 0;
+    at = (at + 15) / 16 * 16;
+    c.scales_at = at;
+    at += codes ? outputs * 2 * (int)c.scale_bytes : 0;
+    c.ring_at = at;
+    at += D * O * T * 16;
+    if (c.units % B != 0 || (size_t)at > l->device->shared_most)
+        return false;
+    cuda_launch(l, "ring_linear", ring_linear<F, R, O, D, B, T, NORM>,
+                dim3((unsigned)((c.out + outputs - 1) / outputs)), dim3(T), (size_t)at, c);
+    return true;
+}
+
+/* Long rows: a half-warp has one output, and a multiprocessor one block. */
+template <int F, int R>
+static bool ring_shape(const struct cuda_launch *l, const struct cuda_linear *a)
+{
+    enum { LONG = 4096 };
+    if (a->norm != NULL)
+        return F == WEIGHT_BF16 ? ring_launch<F, R, 2, 16, 2, 128, true>(l, a)
+                                : ring_launch<F, R, 2, 8, 1, 128, true>(l, a);
+    if (a->w->in < LONG)
+        return F == WEIGHT_BF16 ? ring_launch<F, R, 2, 16, 2, 128, false>(l, a)
+                                : ring_launch<F, R, 2, 8, 1, 128, false>(l, a);
+    return F == WEIGHT_BF16 ? ring_launch<F, R, 1, 32, 4, 256, false>(l, a)
+                            : ring_launch<F, R, 1, 24, 2, 256, false>(l, a);
+}
+
+template <int F> static bool ring_rows(const struct cuda_launch *l, const struct cuda_linear *a)
+{
+    switch (a->rows) {
+    case 1:
+        return ring_shape<F, 1>(l, a);
+    case 2:
+        return ring_shape<F, 2>(l, a);
+    case 3:
+        return ring_shape<F, 3>(l, a);
+    case 4:
+        return ring_shape<F, 4>(l, a);
+    default:
+        return false;
+    }
+}
+
+bool cuda_linear_ring(const struct cuda_launch *l, const struct cuda_linear *a)
+{
+    const int group = a->w->format == WEIGHT_BF16 ? CUDA_BF16_GROUP : CUDA_INT8_GROUP;
+    if (a->w->format == WEIGHT_NVFP4 || a->w->in % group != 0 || a->x_stride % PIECE != 0 ||
+        (uintptr_t)a->x % 16 != 0 || (uintptr_t)a->norm % 16 != 0)
+        return false;
+    return a->w->format == WEIGHT_BF16 ? ring_rows<WEIGHT_BF16>(l, a)
+                                       : ring_rows<WEIGHT_INT8_AFFINE32>(l, a);
+}
