@@ -437,6 +437,151 @@ static void test_rows(void)
     }
 }
 
+/* ---- The begin of a forward, taps, context rows ---- */
+
+static void try_context(int hidden, int taps, int64_t capacity, int64_t pos0, int rows)
+{
+    char where[160];
+    snprintf(where, sizeof where, "hidden %d, %d taps, ring %lld, position %lld, rows %d", hidden,
+             taps, (long long)capacity, (long long)pos0, rows);
+    const size_t h = (size_t)hidden, wide = h * (size_t)taps, padded = (wide + 127) / 128 * 128;
+    const enum activations bf16 = ACTIVATIONS_BF16;
+    const struct cpu_kernels *k = &cpu_kernels_portable;
+    const int vocab = 50;
+
+    /* Rows of the table, by ids. */
+    uint16_t *table = (uint16_t *)malloc((size_t)vocab * h * 2);
+    for (size_t i = 0; i < (size_t)vocab * h; i++)
+        table[i] = random_bf16(2.0f);
+    struct cuda_input *input = NULL;
+    must(cudaHostAlloc((void **)&input, sizeof *input + (size_t)rows * 4, cudaHostAllocMapped),
+         "cudaHostAlloc");
+    input->pos0 = pos0;
+    input->rows = rows;
+    for (int r = 0; r < rows; r++)
+        input->ids[r] = random_below(vocab);
+    struct cuda_step *step = (struct cuda_step *)device_new(sizeof *step, NULL);
+    uint16_t *x = (uint16_t *)device_new((size_t)rows * h * 2, NULL);
+    uint16_t *rows_there = (uint16_t *)device_new((size_t)vocab * h * 2, table);
+    const struct cuda_launch l = launch_of(step, true);
+    uint16_t *found = (uint16_t *)malloc((size_t)rows * h * 2);
+    uint16_t *expected = (uint16_t *)malloc((size_t)rows * h * 2);
+    for (int r = 0; r < rows; r++)
+        memcpy(expected + (size_t)r * h, table + (size_t)input->ids[r] * h, h * 2);
+    cuda_embed(&l, input, step, rows_there, hidden, rows, x);
+    device_read(found, x, (size_t)rows * h * 2);
+    check_equal("embedded rows", where, found, expected, (size_t)rows * h);
+    struct cuda_step read = {};
+    device_read(&read, step, sizeof read);
+    checks++;
+    if (read.pos0 != pos0 || read.rows != rows) {
+        failures++;
+        printf("%s: the step is of position %lld, %d rows\n", where, (long long)read.pos0,
+               read.rows);
+    }
+
+    /* Taps of them: the first as they are, the others of other rows. */
+    struct tap_rows ring = {};
+    ring.capacity = capacity;
+    ring.taps = taps;
+    ring.hidden = hidden;
+    ring.rows = (uint16_t *)device_new((size_t)capacity * wide * 2, NULL);
+    uint16_t *kept = (uint16_t *)calloc((size_t)capacity * wide, 2);
+    for (int t = 0; t < taps; t++) {
+        for (size_t i = 0; i < (size_t)rows * h; i++)
+            expected[i] = t == 0 ? expected[i] : random_bf16(1.0f);
+        must(cudaMemcpy(x, expected, (size_t)rows * h * 2, cudaMemcpyHostToDevice), "rows");
+        cuda_tap(&l, x, &ring, t, rows);
+        must(cudaDeviceSynchronize(), "cuda_tap");
+        for (int r = 0; r < rows; r++)
+            memcpy(kept + (size_t)((pos0 + r) % capacity) * wide + (size_t)t * h,
+                   expected + (size_t)r * h, h * 2);
+    }
+    uint16_t *taps_found = (uint16_t *)malloc((size_t)capacity * wide * 2);
+    device_read(taps_found, ring.rows, (size_t)capacity * wide * 2);
+    check_equal("taps", where, taps_found, kept, (size_t)capacity * wide);
+
+    /* The context rows that are made of them. */
+    uint16_t *weights = (uint16_t *)malloc(h * wide * 2),
+             *norms = (uint16_t *)malloc((wide + h) * 2);
+    uint16_t *ordered = (uint16_t *)calloc(h * padded, 2);
+    for (size_t i = 0; i < wide + h; i++)
+        norms[i] = random_bf16(1.5f);
+    for (size_t o = 0; o < h; o++)
+        for (size_t i = 0; i < wide; i++) {
+            weights[o * wide + i] = random_bf16(0.2f);
+            ordered[o * padded + (size_t)lanes_place((int)i)] = weights[o * wide + i];
+        }
+    struct context_block block = {};
+    block.eps = 1e-6f;
+    block.taps = taps;
+    struct cuda_context w = {};
+    w.block = &block;
+    w.tap_norm = (const uint16_t *)device_new((wide + h) * 2, norms);
+    w.hidden_norm = w.tap_norm + wide;
+    w.fc.format = WEIGHT_BF16;
+    w.fc.out = hidden;
+    w.fc.in = (int)wide;
+    w.fc.padded = (int)padded;
+    w.fc.data = (const uint8_t *)device_new(h * padded * 2, ordered);
+    w.fc.row_bytes = padded * 2;
+    uint16_t *scratch = (uint16_t *)device_new((size_t)rows * (wide + h) * 2, NULL);
+    cuda_context_run(&l, &w, &ring, rows, x, scratch);
+    device_read(found, x, (size_t)rows * h * 2);
+    float *y = (float *)malloc(wide * 4), *made = (float *)malloc(h * 4);
+    float *prepared = (float *)aligned_alloc(64, (padded * 4 + 63) / 64 * 64);
+    struct weight_matrix fc = {};
+    fc.format = WEIGHT_BF16;
+    fc.out = hidden;
+    fc.in = (int)wide;
+    fc.data = weights;
+    for (int r = 0; r < rows; r++) {
+        const uint16_t *row = kept + (size_t)((pos0 + r) % capacity) * wide;
+        for (size_t i = 0; i < wide; i++)
+            y[i] = bf16_to_f32(row[i]);
+        for (int t = 0; t < taps; t++)
+            k->rms_norm(bf16, y + (size_t)t * h, norms + (size_t)t * h, hidden, block.eps,
+                        y + (size_t)t * h);
+        k->prepare(bf16, y, (int)wide, prepared);
+        const void *prepared_row = prepared;
+        struct linear_call call = {};
+        call.w = &fc;
+        call.x = &prepared_row;
+        call.rows = 1;
+        call.count = hidden;
+        call.y = made;
+        call.y_stride = h;
+        k->linear(bf16, &call);
+        k->rms_norm(bf16, made, norms + wide, hidden, block.eps, made);
+        for (size_t i = 0; i < h; i++)
+            expected[(size_t)r * h + i] = f32_to_bf16(made[i]);
+    }
+    check_equal("context rows", where, found, expected, (size_t)rows * h);
+    if (fault.set) {
+        printf("%s: %s\n", where, fault.error.message);
+        exit(1);
+    }
+    void *const there[] = {step,   x, rows_there, ring.rows, (void *)w.tap_norm, (void *)w.fc.data,
+                           scratch};
+    for (size_t i = 0; i < sizeof there / sizeof *there; i++)
+        cudaFree(there[i]);
+    void *const own[] = {table, found,   expected, kept, taps_found, weights,
+                         norms, ordered, y,        made, prepared};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        free(own[i]);
+    cudaFreeHost(input);
+}
+
+static void test_contexts(void)
+{
+    try_context(256, 3, 40, 0, 1);
+    try_context(256, 3, 40, 35, 16);
+    try_context(64, 1, 33, 100, 33);
+    try_context(96, 5, 20, 7, 17);
+    try_context(44, 2, 9, 1000000, 3);
+    try_context(512, 5, 700, 650, 129);
+}
+
 /* ---- Times ---- */
 
 /* Layers whose rings together are more than L2 holds. */
@@ -559,8 +704,14 @@ int main(int argc, char **argv)
     device.major = 9;
     if (argc > 1 && strcmp(argv[1], "--time") == 0)
         return time_all();
+    test_contexts();
     test_rows();
     test_layers();
+#ifndef CUDA_EMULATED
+    setenv("MLXFAST_CUDA_CLUSTERS", "1", 1);
+    test_rows();
+    test_layers();
+#endif
     printf("%d checks, %d failed\n", checks, failures);
     return failures > 0;
 }
