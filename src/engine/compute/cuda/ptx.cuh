@@ -214,6 +214,40 @@ template <int left> static __device__ __forceinline__ void copy_wait(void)
 #endif
 }
 
+#ifdef CUDA_EMULATED
+struct mma_fragments {
+    uint32_t a[4], b[2];
+    float d[4];
+};
+/* For mma_bf16, of all lanes; sums in ascending order. */
+static inline void mma_emulated(void *const mine[32])
+{
+    float a[16][16], b[16][8], d[16][8];
+    for (int lane = 0; lane < 32; lane++) {
+        const struct mma_fragments *f = (const struct mma_fragments *)mine[lane];
+        const int g = lane / 4, t = lane % 4 * 2;
+        for (int i = 0; i < 4; i++) {
+            float *const pair = &a[g + i % 2 * 8][t + i / 2 * 8];
+            pair[0] = __uint_as_float(f->a[i] << 16);
+            pair[1] = __uint_as_float(f->a[i] & 0xffff0000u);
+            d[g + i / 2 * 8][t + i % 2] = f->d[i];
+        }
+        for (int i = 0; i < 2; i++) {
+            b[t + i * 8][g] = __uint_as_float(f->b[i] << 16);
+            b[t + i * 8 + 1][g] = __uint_as_float(f->b[i] & 0xffff0000u);
+        }
+    }
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < 16; k++)
+            for (int column = 0; column < 8; column++)
+                d[row][column] = fmaf(a[row][k], b[k][column], d[row][column]);
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++)
+            ((struct mma_fragments *)mine[lane])->d[i] =
+                d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+}
+#endif
+
 /* d += a b of a warp: a is 16x16, b 16x8, both bf16; the fragments are those of mma.m16n8k16:
  * with g = lane / 4, t = lane % 4, a[0] = A[g][2t..], a[1] = A[g+8][2t..], a[2] = A[g][2t+8..],
  * a[3] = A[g+8][2t+8..], b[0] = B[2t..][g], b[1] = B[2t+8..][g], d = {D[g][2t], D[g][2t+1],
@@ -222,23 +256,10 @@ static __device__ __forceinline__ void mma_bf16(float d[4], const uint32_t a[4],
                                                 const uint32_t b[2])
 {
 #ifdef CUDA_EMULATED
-    struct {
-        uint32_t a[4], b[2];
-    } mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, all[32];
-    emulator_warp_exchange(&mine, sizeof mine, all);
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    for (int i = 0; i < 4; i++) {
-        const int row = g + (i / 2) * 8, column = 2 * t + i % 2;
-        float sum = d[i];
-        for (int k = 0; k < 16; k++) {
-            const uint32_t pa = all[row % 8 * 4 + k % 8 / 2].a[row / 8 + k / 8 * 2];
-            const uint32_t pb = all[column * 4 + k % 8 / 2].b[k / 8];
-            const uint32_t ua = k % 2 ? pa & 0xffff0000u : pa << 16;
-            const uint32_t ub = k % 2 ? pb & 0xffff0000u : pb << 16;
-            sum = fmaf(__uint_as_float(ua), __uint_as_float(ub), sum);
-        }
-        d[i] = sum;
-    }
+    struct mma_fragments mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}, {d[0], d[1], d[2], d[3]}};
+    emulator_warp_together(&mine, mma_emulated);
+    for (int i = 0; i < 4; i++)
+        d[i] = mine.d[i];
 #else
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
