@@ -585,8 +585,8 @@ static struct cuda_experts random_experts(int out, int in)
 struct timed_layer {
     struct ffn_block host;
     struct cuda_ffn w;
-    struct experts_run run; /* of the kernels behind the router */
-    struct experts_few few;
+    struct experts_run run;        /* of the kernels behind the router */
+    struct experts_few few, plain; /* plain: no tensor cores */
     uint16_t *x;
     void *scratch;
 };
@@ -614,6 +614,22 @@ static void stage_up(const struct cuda_launch *l, struct timed_layer *y)
 static void stage_down(const struct cuda_launch *l, struct timed_layer *y)
 {
     experts_few_down(l, &y->run, &y->few);
+}
+
+static void stage_up_plain(const struct cuda_launch *l, struct timed_layer *y)
+{
+    experts_few_up(l, &y->run, &y->plain);
+}
+
+static void stage_down_plain(const struct cuda_launch *l, struct timed_layer *y)
+{
+    experts_few_down(l, &y->run, &y->plain);
+}
+
+static void stage_experts_plain(const struct cuda_launch *l, struct timed_layer *y)
+{
+    experts_few_up(l, &y->run, &y->plain);
+    experts_few_down(l, &y->run, &y->plain);
 }
 
 static void stage_experts(const struct cuda_launch *l, struct timed_layer *y)
@@ -760,7 +776,8 @@ static void time_all(void)
             run.rows = timed_rows;
             run.scratch = layer[k].scratch;
             ffn_experts_run(&run, &layer[k].run);
-            experts_few_plan(&l, &layer[k].run, &layer[k].few);
+            experts_few_plan(&l, &layer[k].run, true, &layer[k].few);
+            experts_few_plan(&l, &layer[k].run, false, &layer[k].plain);
             distinct += distinct_of(&layer[k]) / (double)TIME_LAYERS;
         }
         const double of_expert = TIME_WIDTH * TIME_HIDDEN * (0.5 + 1.0 / 16);
@@ -777,10 +794,13 @@ static void time_all(void)
             int matrices;
         } stages[] = {{"gate, up and down", stage_experts, 3},
                       {"gate and up", stage_up, 2},
-                      {"down", stage_down, 1}};
+                      {"down", stage_down, 1},
+                      {"no tensor cores: gate, up and down", stage_experts_plain, 3},
+                      {"no tensor cores: gate and up", stage_up_plain, 2},
+                      {"no tensor cores: down", stage_down_plain, 1}};
         for (size_t k = 0; k < sizeof stages / sizeof *stages; k++) {
             const double us = time_stage(layer, stages[k].stage, true, false);
-            printf("    %-18s %.2f us (%.0f GB/s), without overlap %.2f, out of L2 %.2f\n",
+            printf("    %-34s %.2f us (%.0f GB/s), without overlap %.2f, out of L2 %.2f\n",
                    stages[k].name, us, (distinct + 1) * stages[k].matrices * of_expert / us / 1e3,
                    time_stage(layer, stages[k].stage, false, false),
                    time_stage(layer, stages[k].stage, true, true));

@@ -217,6 +217,20 @@ static __device__ __forceinline__ void up_ask_down(const struct experts_run *e, 
     }
 }
 
+/* What the rows chose, for the next kernel. */
+static __device__ __forceinline__ void up_keep(const struct experts_run *e, struct up_lists lists,
+                                               int warps)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (int r = (int)threadIdx.x / 32; r < e->rows; r += warps) {
+        const int at = r * e->top_k;
+        route_mix(e->score + (size_t)r * (size_t)e->experts, lists.chosen + at, e->top_k,
+                  e->normalize, lane, e->mix + at);
+        if (lane < e->top_k)
+            e->chosen[at + lane] = lists.chosen[at + lane];
+    }
+}
+
 /* A warp's item is two neighbouring outputs of one expert, for all rows that chose it; a thread
  * block has a run of items. groups: of the inputs, all loaded at once; 0: any. one: there is one
  * row. */
@@ -323,15 +337,216 @@ static __global__ __launch_bounds__(one ? 832 : 576, 1) void experts_up(struct e
         }
         __syncwarp();
     }
-    /* Blocks without items are none: the grid has at most as many as there are items. */
     if (!one && blockIdx.x == 0)
-        for (int r = warp; r < e.rows; r += plan.up.warps) {
-            const int lane32 = thread % 32;
-            route_mix(e.score + (size_t)r * (size_t)e.experts, lists.chosen + r * e.top_k, e.top_k,
-                      e.normalize, lane32, e.mix + r * e.top_k);
-            if (lane32 < e.top_k)
-                e.chosen[r * e.top_k + lane32] = lists.chosen[r * e.top_k + lane32];
+        up_keep(&e, lists, plan.up.warps);
+}
+
+/* ---- Gate and up on tensor cores ----
+ *
+ * As in down of one row (below), the left factor's rows 0 to 7 being gate of eight outputs, 8 to 15
+ * their up: a team of four warps, each with four lanes, has eight outputs of an expert. */
+
+enum {
+    TEAMS = 5, /* 576 times 8 outputs of 9 experts over 132 multiprocessors are 4.4 each */
+    TEAM_THREADS = 128,
+    TEAM_BLOCKS = 4 * NVFP4_GROUP_BLOCKS,
+    TEAM_ROWS = 4, /* inputs at a time */
+    TEAM_OUTPUTS = 8,
+    TEAM_SCALE_ROW = 2 * TEAM_BLOCKS + 4,
+    TEAM_SCALES = 2 * TEAM_OUTPUTS * TEAM_SCALE_ROW, /* words of a team */
+    TEAM_LANES = 2 * TEAM_OUTPUTS * CUDA_LANES,      /* of a team and row */
+    TEAM_INPUT_ROW = 2 * nvfp4_inputs_kind(TEAM_BLOCKS),
+    TEAM_ZERO_AT = NVFP4_TABLE_BYTES,
+    TEAM_SCALES_AT = TEAM_ZERO_AT + TEAM_BLOCKS * 4,
+    TEAM_LANES_AT = TEAM_SCALES_AT + TEAMS * TEAM_SCALES * 4
+};
+
+static int team_inputs_at(bool one)
+{
+    return TEAM_LANES_AT + (one ? 0 : TEAMS * TEAM_ROWS * TEAM_LANES * 4);
+}
+
+/* Where a team reads an expert's codes: this thread's, of gate and of up. */
+struct team_weights {
+    uint4 code[4][2];
+    uint4 scale; /* 16 bytes of a row of the 16 */
+};
+
+static __device__ __forceinline__ void team_load(const struct experts_run *e, int expert,
+                                                 int output0, struct team_weights *w)
+{
+    const int member = (int)threadIdx.x % TEAM_THREADS, g = member % 32 / 4;
+    const int lane = member / 32 * 4 + member % 4;
+    const struct cuda_experts *of[2] = {&e->gate, &e->up};
+    /* scales first: they are needed by all four warps */
+    const struct cuda_experts *mine = member < TEAM_THREADS / 2 ? of[0] : of[1];
+    w->scale = load_stream(mine->first.scales + (size_t)expert * mine->scale_stride +
+                           (size_t)output0 * mine->first.scale_bytes +
+                           (size_t)(member % (TEAM_THREADS / 2)) * 16);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        const uint8_t *data = of[m]->first.data + (size_t)expert * of[m]->data_stride +
+                              (size_t)(output0 + g) * of[m]->first.row_bytes + lane * 16;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            w->code[i][m] = load_stream(data + i * CUDA_LANES * 16);
+    }
+}
+
+/* `n` members of the expert, at most `most`. lanes: for the sums; may be where the scales are, for
+ * which `alone` tells that they are not needed again. */
+template <int most>
+static __device__ __forceinline__ void
+team_multiply(const struct experts_run *e, const uint8_t *table, const uint32_t *zero,
+              const uint32_t *inputs, const float *scales, float *lanes,
+              const struct team_weights *w, const int *member, int n, int team, int output0,
+              bool alone)
+{
+    const int thread = (int)threadIdx.x % TEAM_THREADS, g = thread % 32 / 4, t = thread % 4;
+    const int lane = thread / 32 * 4 + t;
+    const float *gate = scales + g * TEAM_SCALE_ROW + lane / 8 * TEAM_BLOCKS;
+    const float *up = gate + TEAM_OUTPUTS * TEAM_SCALE_ROW;
+    const uint32_t *in[most];
+    float acc[2][most];
+#pragma unroll
+    for (int r = 0; r < most; r++) {
+        in[r] = g / 2 == t ? inputs + (member[r < n ? r : 0] >> 16) * TEAM_INPUT_ROW +
+                                 g % 2 * nvfp4_inputs_kind(TEAM_BLOCKS) +
+                                 lane * nvfp4_inputs_lane(TEAM_BLOCKS)
+                           : zero;
+        acc[0][r] = acc[1][r] = 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+            const int at = i * NVFP4_GROUP_BLOCKS + 4 * q;
+            uint32_t w0 = nvfp4_word(w->code[i][0], q), w1 = nvfp4_word(w->code[i][1], q);
+            uint4 b[most];
+            asm volatile("" : "+r"(w0), "+r"(w1)); /* as in nvfp4_group */
+#pragma unroll
+            for (int r = 0; r < most; r++)
+                b[r] = *(const uint4 *)(in[r] + at);
+            nvfp4_four<most>(table, w0, w1, *(const float4 *)(gate + at),
+                             *(const float4 *)(up + at), b, acc);
         }
+    if (alone)
+        nvfp4_barrier(1 + team, TEAM_THREADS);
+#pragma unroll
+    for (int r = 0; r < most; r++) {
+        lanes[r * TEAM_LANES + g * CUDA_LANES + lane] = acc[0][r];
+        lanes[r * TEAM_LANES + (TEAM_OUTPUTS + g) * CUDA_LANES + lane] = acc[1][r];
+    }
+    nvfp4_barrier(1 + team, TEAM_THREADS);
+#pragma unroll
+    for (int r = 0; r < most; r++) {
+        const float v = rounded(lanes_sum(lanes[r * TEAM_LANES + thread]));
+        const float u =
+            rounded(lanes_sum(lanes[r * TEAM_LANES + TEAM_OUTPUTS * CUDA_LANES + thread]));
+        if (thread % CUDA_LANES == 0 && r < n)
+            e->inner[(size_t)(member[r] & 0xffff) * (size_t)e->width +
+                     (size_t)(output0 + thread / CUDA_LANES)] = silu_up(v, u);
+    }
+}
+
+template <bool one>
+static __global__ __launch_bounds__(one ? 832 : TEAMS *TEAM_THREADS,
+                                    1) void experts_up_teams(struct experts_run e,
+                                                             struct experts_few plan,
+                                                             struct l2_prefetch next)
+{
+    uint8_t *table = experts_memory;
+    uint32_t *zero = (uint32_t *)(experts_memory + TEAM_ZERO_AT);
+    uint32_t *inputs = (uint32_t *)(experts_memory + plan.up.rows_at);
+    const int thread = (int)threadIdx.x, threads = TEAMS * TEAM_THREADS, warp = thread / 32;
+    const int team = thread / TEAM_THREADS, member = thread % TEAM_THREADS;
+    const int pieces = e.width / TEAM_OUTPUTS, shared = e.shared ? 1 : 0;
+    float *scales = (float *)(experts_memory + TEAM_SCALES_AT) + team * TEAM_SCALES;
+    float *lanes =
+        one ? scales : (float *)(experts_memory + TEAM_LANES_AT) + team * TEAM_ROWS * TEAM_LANES;
+    const struct up_lists lists =
+        up_lists_at((int *)(experts_memory + plan.up.lists_at), e.rows * e.top_k);
+    struct team_weights w;
+
+    int tiles = shared + e.top_k;
+    int item = (int)((int64_t)tiles * pieces * blockIdx.x / gridDim.x) + team;
+    /* The shared expert needs no choice: with one row its items are known before it. */
+    const bool early = one && shared && item < pieces;
+    if (early)
+        team_load(&e, e.experts, item * TEAM_OUTPUTS, &w);
+    nvfp4_fill_table(table, thread, threads);
+    if (thread < TEAM_BLOCKS)
+        zero[thread] = 0;
+    if (!one)
+        pdl_launch_next();
+    pdl_wait();
+    /* Not before: the next kernel reads the router's results as it starts. */
+    if (one)
+        pdl_launch_next();
+
+    for (int r = warp; r < e.rows; r += threads / 32)
+        route_row(e.key + (size_t)r * (size_t)e.experts, e.experts, e.top_k, thread % 32,
+                  lists.chosen + r * e.top_k);
+    /* Warps that chose come last. */
+    for (int i = threads - 1 - thread; i < e.rows * (4 * CUDA_NVFP4_GROUP / 8); i += threads) {
+        const int r = i / (4 * CUDA_NVFP4_GROUP / 8), place = i % (4 * CUDA_NVFP4_GROUP / 8);
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (place * 8 < e.hidden)
+            v = __ldcg((const uint4 *)(e.normed + (size_t)r * (size_t)e.hidden + place * 8));
+        nvfp4_put_inputs(inputs + r * TEAM_INPUT_ROW, v, place, TEAM_BLOCKS);
+    }
+    __syncthreads();
+    if (!one) {
+        tiles = up_group(&e, lists);
+        item = (int)((int64_t)tiles * pieces * blockIdx.x / gridDim.x) + team;
+    }
+    const int end = (int)((int64_t)tiles * pieces * (blockIdx.x + 1) / gridDim.x);
+
+    bool loaded = early, asked = false;
+    for (; item < end; item += TEAMS) {
+        const int tile = item / pieces, output0 = item % pieces * TEAM_OUTPUTS;
+        const int expert = !one             ? lists.expert[tile]
+                           : tile >= shared ? lists.chosen[tile - shared]
+                                            : e.experts;
+        if (!loaded)
+            team_load(&e, expert, output0, &w);
+        loaded = false;
+        if (!asked) {
+            asked = true;
+            prefetch_slice(next, blockIdx.x, gridDim.x);
+            up_ask_down(&e, one, tiles, lists, warp, threads / 32);
+        }
+        const int half = member % 8 / 4, block = member % 4 * NVFP4_GROUP_BLOCKS;
+        float *to = scales + member / 8 * TEAM_SCALE_ROW + half * TEAM_BLOCKS + block;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            *(float4 *)(to + 4 * i) = nvfp4_scales4(nvfp4_word(w.scale, i));
+        nvfp4_barrier(1 + team, TEAM_THREADS);
+        if (one) {
+            const int slot = tile >= shared ? tile - shared : e.top_k;
+            team_multiply<1>(&e, table, zero, inputs, scales, lanes, &w, &slot, 1, team, output0,
+                             true);
+        } else {
+            const int *list = lists.member + tile * e.rows;
+            for (int left = lists.count[tile]; left > 0; left -= TEAM_ROWS, list += TEAM_ROWS) {
+                if (left == 1)
+                    team_multiply<1>(&e, table, zero, inputs, scales, lanes, &w, list, 1, team,
+                                     output0, false);
+                else if (left == 2)
+                    team_multiply<2>(&e, table, zero, inputs, scales, lanes, &w, list, 2, team,
+                                     output0, false);
+                else
+                    team_multiply<TEAM_ROWS>(&e, table, zero, inputs, scales, lanes, &w, list,
+                                             left < TEAM_ROWS ? left : TEAM_ROWS, team, output0,
+                                             false);
+                nvfp4_barrier(1 + team, TEAM_THREADS);
+            }
+        }
+        if (one && item + TEAMS < end)
+            nvfp4_barrier(1 + team, TEAM_THREADS);
+    }
+    if (!one && blockIdx.x == 0)
+        up_keep(&e, lists, threads / 32);
 }
 
 /* ---- Down, mixture, residual ---- */
@@ -499,11 +714,8 @@ enum {
     TENSOR_SLOTS = (DOWN_SLOTS + TENSOR_PARTS - 1) / TENSOR_PARTS,
     TENSOR_THREADS = TENSOR_WARPS * 32,
     TENSOR_BLOCKS = NVFP4_GROUP_BLOCKS,
-    /* In words of shared memory: strides by which the reads of a warp fall into different banks. */
-    TENSOR_SCALE_ROW = 2 * TENSOR_BLOCKS + 4,
-    TENSOR_INPUT_LANE = 24,
-    TENSOR_INPUT_KIND = CUDA_LANES * TENSOR_INPUT_LANE + 4,
-    TENSOR_INPUT_SLOT = 2 * TENSOR_INPUT_KIND,
+    TENSOR_SCALE_ROW = 2 * TENSOR_BLOCKS + 4, /* words: rows in different banks */
+    TENSOR_INPUT_SLOT = 2 * nvfp4_inputs_kind(TENSOR_BLOCKS),
     TENSOR_SCALES_AT = NVFP4_TABLE_BYTES,
     TENSOR_INPUTS_AT = TENSOR_SCALES_AT + DOWN_SLOTS * DOWN_OUTPUTS * TENSOR_SCALE_ROW * 4,
     TENSOR_ZERO_AT = TENSOR_INPUTS_AT + DOWN_SLOTS * TENSOR_INPUT_SLOT * 4,
@@ -560,8 +772,7 @@ static __global__ __launch_bounds__(896, 1) void experts_down_one(struct experts
             *(const uint32_t *)(w->scales + (size_t)chosen[slot] * e.down.scale_stride +
                                 (size_t)output * w->scale_bytes + word * 4);
         *(float4 *)(scales + (slot * DOWN_OUTPUTS + row) * TENSOR_SCALE_ROW + word * 4) =
-            make_float4(nvfp4_scale(four & 0xffu), nvfp4_scale(four >> 8 & 0xffu),
-                        nvfp4_scale(four >> 16 & 0xffu), nvfp4_scale(four >> 24));
+            nvfp4_scales4(four);
     }
     if (warp == 0)
         route_mix(e.score, chosen, e.top_k, e.normalize, thread, mix);
@@ -573,68 +784,38 @@ static __global__ __launch_bounds__(896, 1) void experts_down_one(struct experts
     const float residual = bf16_float(__ldcg(e.x + safe));
     for (int i = thread; i < DOWN_SLOTS * CUDA_NVFP4_GROUP / 8; i += TENSOR_THREADS) {
         const int slot = i / (CUDA_NVFP4_GROUP / 8), place = i % (CUDA_NVFP4_GROUP / 8);
-        const int k = place * 8, block = place / 4, first = place % 4 * 4;
         uint4 v = make_uint4(0, 0, 0, 0);
-        if (k < e.width)
-            v = __ldcg((const uint4 *)(e.inner + slot * e.width + k));
-        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-        uint32_t *to = inputs + slot * TENSOR_INPUT_SLOT + block;
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            to[(first + j) * TENSOR_INPUT_LANE] = word[j] & 0xffffu;
-            to[(first + j) * TENSOR_INPUT_LANE + TENSOR_INPUT_KIND] = word[j] & 0xffff0000u;
-        }
+        if (place * 8 < e.width)
+            v = __ldcg((const uint4 *)(e.inner + slot * e.width + place * 8));
+        nvfp4_put_inputs(inputs + slot * TENSOR_INPUT_SLOT, v, place, TENSOR_BLOCKS);
     }
     __syncthreads();
 
     /* This thread's part of the diagonal: the first input of a pair, the second, or nothing. */
     const bool some = g / 2 == t;
     const uint32_t *in = some ? inputs + part * TENSOR_SLOTS * TENSOR_INPUT_SLOT +
-                                    g % 2 * TENSOR_INPUT_KIND + lane * TENSOR_INPUT_LANE
+                                    g % 2 * nvfp4_inputs_kind(TENSOR_BLOCKS) +
+                                    lane * nvfp4_inputs_lane(TENSOR_BLOCKS)
                               : zero;
     const int in_step = some ? TENSOR_INPUT_SLOT : 0;
-    const uint32_t place = threadIdx.x % 32 * 4;
     float acc[TENSOR_SLOTS][2];
 #pragma unroll
     for (int j = 0; j < TENSOR_SLOTS; j++) {
-        acc[j][0] = acc[j][1] = 0.0f;
+        float sum[2][1] = {{0.0f}, {0.0f}};
         const int slot = part * TENSOR_SLOTS + j;
-        if (slot >= DOWN_SLOTS)
-            break;
         const float *scale =
             scales + (slot * DOWN_OUTPUTS + g) * TENSOR_SCALE_ROW + half * TENSOR_BLOCKS;
+        if (slot >= DOWN_SLOTS)
+            break;
 #pragma unroll
         for (int q = 0; q < 4; q++) {
-            const uint4 b = *(const uint4 *)(in + j * in_step + 4 * q);
-            const float4 s0 = *(const float4 *)(scale + 4 * q);
-            const float4 s1 = *(const float4 *)(scale + 8 * TENSOR_SCALE_ROW + 4 * q);
-            const uint4 c0 = code[j][0], c1 = code[j][1];
-            const uint32_t w0 = q == 0 ? c0.x : q == 1 ? c0.y : q == 2 ? c0.z : c0.w;
-            const uint32_t w1 = q == 0 ? c1.x : q == 1 ? c1.y : q == 2 ? c1.z : c1.w;
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const uint32_t pick = 0x5504u + 0x10u * (uint32_t)k;
-                float d[4];
-                nvfp4_products(d, *(const uint32_t *)(table + __byte_perm(w0, place, pick)),
-                               *(const uint32_t *)(table + __byte_perm(w1, place, pick)),
-                               k == 0   ? b.x
-                               : k == 1 ? b.y
-                               : k == 2 ? b.z
-                                        : b.w);
-                acc[j][0] = fmaf(d[0] + d[1],
-                                 k == 0   ? s0.x
-                                 : k == 1 ? s0.y
-                                 : k == 2 ? s0.z
-                                          : s0.w,
-                                 acc[j][0]);
-                acc[j][1] = fmaf(d[2] + d[3],
-                                 k == 0   ? s1.x
-                                 : k == 1 ? s1.y
-                                 : k == 2 ? s1.z
-                                          : s1.w,
-                                 acc[j][1]);
-            }
+            const uint4 b[1] = {*(const uint4 *)(in + j * in_step + 4 * q)};
+            nvfp4_four<1>(table, nvfp4_word(code[j][0], q), nvfp4_word(code[j][1], q),
+                          *(const float4 *)(scale + 4 * q),
+                          *(const float4 *)(scale + 8 * TENSOR_SCALE_ROW + 4 * q), b, sum);
         }
+        acc[j][0] = sum[0][0];
+        acc[j][1] = sum[1][0];
     }
     __syncthreads();
     float *lanes = (float *)(void *)table; /* [slot][output][lane]: the table is done with */
@@ -675,9 +856,18 @@ static int round_up(int n, int unit)
     return (n + unit - 1) / unit * unit;
 }
 
-static bool up_plan(const struct cuda_launch *l, const struct experts_run *e, struct experts_few *p)
+static bool up_plan(const struct cuda_launch *l, const struct experts_run *e, bool tensor,
+                    struct experts_few *p)
 {
     p->up.blocks = e->gate.first.padded / CUDA_BLOCK;
+    p->up.rows_at = team_inputs_at(e->rows == 1);
+    p->up.lists_at = p->up.rows_at + e->rows * TEAM_INPUT_ROW * 4;
+    p->up.bytes = p->up.lists_at + up_lists_bytes(e);
+    p->up.teams = tensor && p->up.blocks == TEAM_BLOCKS &&
+                  e->up.first.padded == e->gate.first.padded && e->hidden % 8 == 0 &&
+                  e->width % TEAM_OUTPUTS == 0 && p->up.bytes <= (int)l->device->shared_most;
+    if (p->up.teams)
+        return true;
     p->up.rows_at = NVFP4_TABLE_BYTES;
     p->up.scales_at = p->up.rows_at + e->rows * e->gate.first.padded * (int)sizeof(float);
     const int of_warp = nvfp4_scales_floats(p->up.blocks, 2) * (int)sizeof(float);
@@ -689,12 +879,12 @@ static bool up_plan(const struct cuda_launch *l, const struct experts_run *e, st
     return p->up.warps >= UP_WARPS_LEAST;
 }
 
-static bool down_plan(const struct cuda_launch *l, const struct experts_run *e,
+static bool down_plan(const struct cuda_launch *l, const struct experts_run *e, bool tensor,
                       struct experts_few *p)
 {
     const int entries = e->rows * e->top_k;
     p->down.fixed = e->slots == DOWN_SLOTS && e->down.first.padded == CUDA_NVFP4_GROUP;
-    p->down.tensor = p->down.fixed && e->rows == 1 && e->width % 8 == 0 &&
+    p->down.tensor = tensor && p->down.fixed && e->rows == 1 && e->width % 8 == 0 &&
                      (int)l->device->shared_most >= TENSOR_BYTES;
     p->down.blocks = e->down.first.padded / CUDA_BLOCK;
     p->down.rows_at = NVFP4_TABLE_BYTES;
@@ -714,12 +904,13 @@ static bool down_plan(const struct cuda_launch *l, const struct experts_run *e,
     return false;
 }
 
-bool experts_few_plan(const struct cuda_launch *l, const struct experts_run *e,
+bool experts_few_plan(const struct cuda_launch *l, const struct experts_run *e, bool tensor,
                       struct experts_few *out)
 {
     return e->gate.first.format == WEIGHT_NVFP4 && e->up.first.format == WEIGHT_NVFP4 &&
            e->down.first.format == WEIGHT_NVFP4 && e->rows <= CUDA_RECORD_ROWS &&
-           e->width % 2 == 0 && e->hidden % 2 == 0 && up_plan(l, e, out) && down_plan(l, e, out);
+           e->width % 2 == 0 && e->hidden % 2 == 0 && up_plan(l, e, tensor, out) &&
+           down_plan(l, e, tensor, out);
 }
 
 template <int groups, bool one>
@@ -734,6 +925,16 @@ static void up_launch(const struct cuda_launch *l, const struct experts_run *e,
 void experts_few_up(const struct cuda_launch *l, const struct experts_run *e,
                     const struct experts_few *p)
 {
+    if (p->up.teams) {
+        const dim3 grid((unsigned)l->device->multiprocessors), block(TEAMS * TEAM_THREADS);
+        if (e->rows == 1)
+            cuda_launch(l, "experts gate and up", experts_up_teams<true>, grid, block,
+                        (size_t)p->up.bytes, *e, *p, l->next[1]);
+        else
+            cuda_launch(l, "experts gate and up", experts_up_teams<false>, grid, block,
+                        (size_t)p->up.bytes, *e, *p, l->next[1]);
+        return;
+    }
     const bool real = e->gate.first.padded == 4 * CUDA_NVFP4_GROUP;
     if (real && e->rows == 1)
         up_launch<4, true>(l, e, p);

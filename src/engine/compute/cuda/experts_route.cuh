@@ -35,6 +35,7 @@ struct experts_few {
     /* Offsets of rows, of scales of each warp, and of lists; blocks: inputs in blocks of 32. */
     struct {
         int warps, blocks, rows_at, scales_at, lists_at, bytes;
+        bool teams; /* products on tensor cores: the same bits */
     } up;
     struct {
         int rows_at_once, blocks, rows_at, scales_at, chosen_at, mix_at, bytes;
@@ -42,7 +43,8 @@ struct experts_few {
         bool tensor; /* one row, products on tensor cores: the same bits */
     } down;
 };
-bool experts_few_plan(const struct cuda_launch *l, const struct experts_run *e,
+/* tensor: products may be taken on tensor cores. */
+bool experts_few_plan(const struct cuda_launch *l, const struct experts_run *e, bool tensor,
                       struct experts_few *out);
 /* Behind the router's kernel: chooses the experts, fills `inner` (and chosen and mix, where there
  * are several rows); next[1] is prefetched. Behind that: x += the mixture; next[2]. */

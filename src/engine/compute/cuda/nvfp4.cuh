@@ -164,4 +164,79 @@ static __device__ __forceinline__ void nvfp4_products(float d[4], uint32_t a0, u
 #endif
 }
 
+/* `threads` threads of a block that name the same barrier, 1 to 15, wait for each other. */
+static __device__ __forceinline__ void nvfp4_barrier(int number, int threads)
+{
+#ifdef CUDA_EMULATED
+    emulator_named_barrier(number, threads);
+#else
+    asm volatile("bar.sync %0, %1;" : : "r"(number), "r"(threads) : "memory");
+#endif
+}
+
+static __device__ __forceinline__ uint32_t nvfp4_word(uint4 v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+static __device__ __forceinline__ float nvfp4_float(float4 v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* Four scale bytes as floats. */
+static __device__ __forceinline__ float4 nvfp4_scales4(uint32_t bytes)
+{
+    return make_float4(nvfp4_scale(bytes & 0xffu), nvfp4_scale(bytes >> 8 & 0xffu),
+                       nvfp4_scale(bytes >> 16 & 0xffu), nvfp4_scale(bytes >> 24));
+}
+
+/* Inputs for products: [first or second of a pair][lane][block], the other half of a word zero.
+ * In words; strides by which the four lanes of both kinds fall into different banks. */
+static __host__ __device__ __forceinline__ constexpr int nvfp4_inputs_lane(int blocks)
+{
+    return (blocks + 31) / 32 * 32 + 20 - (blocks % 32 == 16 ? 32 : 0);
+}
+static __host__ __device__ __forceinline__ constexpr int nvfp4_inputs_kind(int blocks)
+{
+    return CUDA_LANES * nvfp4_inputs_lane(blocks) + 16;
+}
+
+/* Eight inputs from element 8 * place on of a row. */
+static __device__ __forceinline__ void nvfp4_put_inputs(uint32_t *inputs, uint4 v, int place,
+                                                        int blocks)
+{
+    uint32_t *to = inputs + place % 4 * 4 * nvfp4_inputs_lane(blocks) + place / 4;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        to[j * nvfp4_inputs_lane(blocks)] = nvfp4_word(v, j) & 0xffffu;
+        to[j * nvfp4_inputs_lane(blocks) + nvfp4_inputs_kind(blocks)] =
+            nvfp4_word(v, j) & 0xffff0000u;
+    }
+}
+
+/* Four blocks of 16 rows of codes (this thread's words of rows g and g + 8, with their scales)
+ * against the four lanes of `rows` inputs (this thread's part of each diagonal): acc[0] is of row
+ * g, acc[1] of g + 8. */
+template <int rows>
+static __device__ __forceinline__ void nvfp4_four(const uint8_t *table, uint32_t w0, uint32_t w1,
+                                                  float4 s0, float4 s1, const uint4 b[rows],
+                                                  float acc[2][rows])
+{
+    const uint32_t place = threadIdx.x % 32 * 4;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const uint32_t pick = 0x5504u + 0x10u * (uint32_t)k;
+        const uint32_t a0 = *(const uint32_t *)(table + __byte_perm(w0, place, pick));
+        const uint32_t a1 = *(const uint32_t *)(table + __byte_perm(w1, place, pick));
+#pragma unroll
+        for (int r = 0; r < rows; r++) {
+            float d[4];
+            nvfp4_products(d, a0, a1, nvfp4_word(b[r], k));
+            acc[0][r] = fmaf(d[0] + d[1], nvfp4_float(s0, k), acc[0][r]);
+            acc[1][r] = fmaf(d[2] + d[3], nvfp4_float(s1, k), acc[1][r]);
+        }
+    }
+}
+
 #endif
