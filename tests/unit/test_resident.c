@@ -211,7 +211,9 @@ static void test_a_whole_life(void **state)
 static void test_cuda_has_another_script_and_variable(void **state)
 {
     struct fixture *f = *state;
-    write_script(f, "tools/serve-up.sh", BOOT_TOY NAME_IT, STOP_IT);
+    write_script(f, "tools/serve-up.sh", "env > told\n" BOOT_TOY NAME_IT, STOP_IT);
+    f->plan.yarn_magnitude = "derived";
+    f->plan.arithmetic = "strict";
     assert_true(resident_is_used(f->tree, true));
     assert_false(resident_is_used(f->tree, false));
     f->plan.cuda = true;
@@ -224,6 +226,8 @@ static void test_cuda_has_another_script_and_variable(void **state)
     assert_null(variables[3]);
     assert_non_null(
         strstr(read_text(f, "tree/log"), "--boot --spec mtp --draft-len 3 --socket-out"));
+    assert_non_null(strstr(read_text(f, "tree/told"), "BENCH_WORKER_YARN_MAGNITUDE=derived\n"));
+    assert_non_null(strstr(read_text(f, "tree/told"), "BENCH_WORKER_ARITHMETIC=strict\n"));
     /* What the sandbox must see replaces what was said before. */
     char *const given[] = {"A=1", "BENCH_WORKER_RESIDENT_SOCKET=/old", "DS4_RESIDENT_SOCKET=/old",
                            "B=2", NULL};
