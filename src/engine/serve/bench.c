@@ -19,8 +19,10 @@ enum {
     TURN_STEPS = 3,           /* between two readings that take turns with steps */
     WARM_STEPS = 4,
     VERIFY_REPEATS = 12,
-    DEVICE_REPEATS = 40, /* a device takes milliseconds for what processors take seconds */
+    /* A device takes milliseconds for what processors take seconds; a slow one less of them. */
+    DEVICE_REPEATS = 40,
     PREFILL_REPEATS = 7,
+    LEAST_REPEATS = 3,
     METERED_STEPS = 32,
     WARM_ROWS = 16
 };
@@ -44,6 +46,8 @@ static bool go_on(struct bench *b)
 {
     return !interrupt_requested() || error_set(b->err, "INTERRUPTED", "stopped by a signal");
 }
+
+static const double ENOUGH_SECONDS = 3;
 
 /* Tokens as a fixed generator gives them: every id alike. */
 static void fill_ids(struct bench *b, int count)
@@ -226,27 +230,24 @@ static void meter_off(struct bench *b)
     compute_set_meter(model_compute(b->m), NULL);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Whole prefills without the meter, whose events keep kernels apart. */
 static bool time_device_prefill(struct bench *b)
 {
     struct bench_result *r = b->r;
     double seconds[PREFILL_REPEATS];
+    size_t count = 0;
+    const int64_t begun = clock_now_ns();
     for (int i = -1; i < PREFILL_REPEATS; i++) { /* the first loads the kernels */
+        if (i >= LEAST_REPEATS && clock_seconds(begun) > ENOUGH_SECONDS)
+            break;
         model_state_rewind(b->s, 0);
         const int64_t start = clock_now_ns();
         if (!feed(b, r->prompt_tokens, "prefill"))
             return false;
         if (i >= 0)
-            seconds[i] = clock_seconds(start);
+            seconds[count++] = clock_seconds(start);
     }
-    qsort(seconds, PREFILL_REPEATS, sizeof *seconds, by_value);
-    r->prefill_seconds = seconds[PREFILL_REPEATS / 2];
+    r->prefill_seconds = stats_median(seconds, count);
     return true;
 }
 
@@ -402,14 +403,19 @@ static bool measure_widths(struct bench *b, struct bench_decode *d)
     double seconds[BENCH_WIDTHS][DEVICE_REPEATS];
     uint64_t bytes[BENCH_WIDTHS] = {0};
     const bool device = b->r->on_device;
-    const int repeats = device ? DEVICE_REPEATS : VERIFY_REPEATS;
+    int repeats = device ? DEVICE_REPEATS : VERIFY_REPEATS;
     for (int rows = 1; rows <= b->o->block; rows *= 2)
         d->verify[d->widths++].rows = rows;
     const int64_t at = model_state_position(b->s);
     bool ok = true;
     progress_begin(&b->progress, "verification", "rounds", (uint64_t)repeats);
     /* A device's first turn counts bytes, with the meter; its second may record the forwards. */
+    const int64_t begun = clock_now_ns();
     for (int i = device ? -2 : 0; ok && i < repeats; i++) {
+        if (device && i >= LEAST_REPEATS && clock_seconds(begun) > ENOUGH_SECONDS) {
+            repeats = i;
+            break;
+        }
         fill_ids(b, BENCH_MOST_BLOCK);
         for (int w = 0; ok && w < d->widths; w++) {
             const int rows = d->verify[w].rows;
