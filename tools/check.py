@@ -81,7 +81,8 @@ def build_beside(cancelled):
 
     make("build-sanitizers", "SAN=1", "all", "tests", "engines")
     if shutil.which("g++"):
-        make("build-cuda-emulated", "CUDA=emulated", "build/cuda-emulated/tests/test_emulator")
+        make("build-cuda-emulated", "CUDA=emulated", "build/cuda-emulated/tests/test_emulator",
+             "build/cuda-emulated/bench-worker", "device-tests")
     if shutil.which("clang"):
         make("build-fuzz", "fuzz")
     if emulator() and shutil.which("aarch64-linux-gnu-gcc"):
@@ -141,7 +142,9 @@ def cuda_emulated(builds):
     if "build-cuda-emulated" not in builds:
         return say("skip emulated CUDA: g++ is not installed")
     if built("build-cuda-emulated", *builds["build-cuda-emulated"]):
-        cmocka("cuda-emulated", ROOT / "build" / "cuda-emulated")
+        cmocka("cuda-emulator", ROOT / "build" / "cuda-emulated")
+        pytest("cuda-emulated", ["tests/cli/test_cuda_bits.py", "tests/cli/test_cuda_loading.py"],
+               {"BUILD": str(ROOT / "build" / "cuda-emulated")})
 
 
 def fuzz_replay(builds):
