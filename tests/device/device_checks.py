@@ -6,6 +6,7 @@ import json
 import pathlib
 import re
 import shutil
+import threading
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NANO, NANO_DRAFTER = ROOT / "models/laguna-nano", ROOT / "models/laguna-nano-dflash"
@@ -29,7 +30,7 @@ def sha(data):
 
 def worker(run, command, *flags, backend=None, arithmetic=None):
     b = backend or run.o.backend
-    chosen = ["--backend", b] if b != "cpu" else []
+    chosen = ["--backend", b] if b != "cpu" else ["--threads", 2]
     return [run.build / "bench-worker", command, *chosen, *(["--arithmetic", arithmetic] if arithmetic else []), *flags]
 
 
@@ -65,7 +66,7 @@ def tokens_file(run, name, tokens):
 
 def logits(run, weights, tokens, name, *flags, **options):
     """Bytes of the logits, or None, which is noted."""
-    out = run.scratch / "logits"
+    out = run.scratch / f"logits-{threading.get_ident()}"
     environment = options.pop("environment", {})
     command = worker(run, "logits", "--weights", weights, "--tokens-file", tokens, "--out", out, *flags, **options)
     code, _, errors, seconds = run.run(command, **environment)
@@ -81,15 +82,18 @@ def check_nano_hashes(run, rows, prefix, **environment):
     table = dict(reversed(line.split("  ")) for line in
                  (ROOT / "tests/vectors/nano_logits.sha256").read_text().splitlines())
     tokens = tokens_file(run, "nano", nano_tokens())
-    for mode, wanted in table.items():
-        for r in rows if mode == "attention_factor" else rows[-1:]:
-            name = f"{prefix}logits of laguna-nano, {mode}, {r} rows, are the committed ones"
-            data, command, seconds = logits(run, NANO, tokens, name, "--rows", r, "--yarn-magnitude", mode,
-                                            environment=environment)
-            if data is not None:
-                found = sha(data)
-                run.note(name, "passed" if found == wanted else "failed", command,
-                         None if found == wanted else f"{found}, not {wanted}", seconds)
+    run.together([(check_nano_hash, tokens, mode, r, wanted, prefix, environment) for mode, wanted in table.items()
+                  for r in (rows if mode == "attention_factor" else rows[-1:])])
+
+
+def check_nano_hash(run, tokens, mode, rows, wanted, prefix, environment):
+    name = f"{prefix}logits of laguna-nano, {mode}, {rows} rows, are the committed ones"
+    data, command, seconds = logits(run, NANO, tokens, name, "--rows", rows, "--yarn-magnitude", mode,
+                                    environment=environment)
+    if data is not None:
+        found = sha(data)
+        run.note(name, "passed" if found == wanted else "failed", command,
+                 None if found == wanted else f"{found}, not {wanted}", seconds)
 
 
 def check_same_logits(run, name, weights, rows, tokens):
@@ -117,18 +121,21 @@ def check_configurations(run, rows, length):
     if not synth:
         return
     tokens = tokens_file(run, "shapes", [(7 * i * i + 31 * i) % 1000 for i in range(length)])
-    for i, shape in enumerate(SHAPES):
-        config = run.scratch / f"{shape}.config.json"
-        config.write_text(json.dumps(shape_config(shape)))
-        for kind in ([], ["--int8-attention"]):
-            out = run.scratch / f"{shape}{'-int8' if kind else ''}"
-            command = [synth, "--config", config, "--out", out, "--seed", 11 + i, "--quiet", *kind]
-            code, _, errors, _ = run.run(command)
-            if code != 0:
-                run.note(f"made-up weights {out.name}", "failed", command, tell(errors))
-                continue
-            check_same_logits(run, f"made-up weights '{out.name}'", out, rows, tokens)
-            shutil.rmtree(out, ignore_errors=True)
+    for shape in SHAPES:
+        (run.scratch / f"{shape}.config.json").write_text(json.dumps(shape_config(shape)))
+    run.together([(check_configuration, synth, shape, 11 + i, kind, rows, tokens) for i, shape in enumerate(SHAPES)
+                  for kind in ([], ["--int8-attention"])])
+
+
+def check_configuration(run, synth, shape, seed, kind, rows, tokens):
+    out = run.scratch / f"{shape}{'-int8' if kind else ''}"
+    command = [synth, "--config", run.scratch / f"{shape}.config.json", "--out", out, "--seed", seed, "--quiet", *kind]
+    code, _, errors, _ = run.run(command)
+    if code != 0:
+        run.note(f"made-up weights {out.name}", "failed", command, tell(errors))
+        return
+    check_same_logits(run, f"made-up weights '{out.name}'", out, rows, tokens)
+    shutil.rmtree(out, ignore_errors=True)
 
 
 def generated(run, tokens, *flags, environment=None, **options):
@@ -143,24 +150,27 @@ def cases():
 
 def check_generated(run, prefix, prompts, blocks, count=96, **environment):
     """Serial decoding is the processor's, and blocks of any width are serial decoding."""
-    for i in range(prompts):
-        tokens = tokens_file(run, f"prompt{i}", cases()[i]["prompt"])
-        wanted, command, _, errors = generated(run, tokens, "-n", count, backend="cpu")
-        if wanted is None:
-            run.note(f"prompt {i} on the processor", "failed", command, tell(errors))
-            continue
-        for block in [None, *blocks]:
-            flags = ["-n", count]
-            if block is not None:
-                flags += ["--drafter", NANO_DRAFTER, *(["--block", block] if block else [])]
-            name = f"{prefix}prompt {i}: " + ("serial decoding is the processor's" if block is None else
-                                              f"blocks of {block or 'any'} rows are serial decoding")
-            found, command, seconds, errors = generated(run, tokens, *flags, environment=environment)
-            same = found is not None and found["token_ids"] == wanted["token_ids"]
-            run.note(name, "passed" if same else "failed", command,
-                     None if same else "other tokens" if found else tell(errors), seconds)
-            if same and block == 8:
-                check_acceptance(run, prefix, i, tokens, flags, found)
+    run.together([(check_prompt, prefix, i, blocks, count, environment) for i in range(prompts)])
+
+
+def check_prompt(run, prefix, i, blocks, count, environment):
+    tokens = tokens_file(run, f"prompt{i}", cases()[i]["prompt"])
+    wanted, command, _, errors = generated(run, tokens, "-n", count, backend="cpu")
+    if wanted is None:
+        run.note(f"prompt {i} on the processor", "failed", command, tell(errors))
+        return
+    for block in [None, *blocks]:
+        flags = ["-n", count]
+        if block is not None:
+            flags += ["--drafter", NANO_DRAFTER, *(["--block", block] if block else [])]
+        name = f"{prefix}prompt {i}: " + ("serial decoding is the processor's" if block is None else
+                                          f"blocks of {block or 'any'} rows are serial decoding")
+        found, command, seconds, errors = generated(run, tokens, *flags, environment=environment)
+        same = found is not None and found["token_ids"] == wanted["token_ids"]
+        run.note(name, "passed" if same else "failed", command,
+                 None if same else "other tokens" if found else tell(errors), seconds)
+        if same and block == 8:
+            check_acceptance(run, prefix, i, tokens, flags, found)
 
 
 def check_acceptance(run, prefix, i, tokens, flags, found):
