@@ -5,9 +5,25 @@
 
 #include "engine/compute/cuda/cuda.h"
 
-/* name: for messages. shared: bytes of dynamic shared memory; above 48 KB the kernel is allowed
- * them first. cluster: thread blocks that run together, neighbours in x; above 1 from compute
- * capability 9.0 on, not emulated. */
+/* Every kernel asks for the largest part of L1 as shared memory: kernels that ask for different
+ * parts never share a multiprocessor, and one that could start early waits until it is empty. Above
+ * 48 KB a kernel has to be allowed its shared memory first. */
+static inline cudaError_t cuda_launch_prepare(const void *kernel, size_t shared)
+{
+#ifndef CUDA_EMULATED
+    const cudaError_t e = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    if (e != cudaSuccess)
+        return e;
+#endif
+    return shared > 48 * 1024
+               ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      (int)shared)
+               : cudaSuccess;
+}
+
+/* name: for messages. shared: bytes of dynamic shared memory. cluster: thread blocks that run
+ * together, neighbours in x; above 1 from compute capability 9.0 on, not emulated. */
 template <typename... Parameters, typename... Arguments>
 static inline void cuda_launch_cluster(const struct cuda_launch *l, const char *name,
                                        void (*kernel)(Parameters...), dim3 grid, dim3 block,
@@ -15,11 +31,7 @@ static inline void cuda_launch_cluster(const struct cuda_launch *l, const char *
 {
     if (l->fault->set)
         return;
-    if (shared > 48 * 1024 &&
-        !cuda_ok(
-            l->fault,
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
-            name))
+    if (!cuda_ok(l->fault, cuda_launch_prepare((const void *)kernel, shared), name))
         return;
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute[2] = {};

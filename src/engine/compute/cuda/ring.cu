@@ -9,7 +9,11 @@
 #include "engine/compute/cuda/launch.cuh"
 #include "engine/compute/cuda/ptx.cuh"
 
-enum { UNIT_BYTES = 256, PIECE = 8 /* elements of 16 bytes */ };
+enum {
+    UNIT_BYTES = 256,
+    PIECE = 8,           /* elements of 16 bytes */
+    RING_NORM_PIECES = 2 /* of a row, that a thread norms */
+};
 
 struct ring_call {
     const uint8_t *w, *scales, *biases;
@@ -22,7 +26,7 @@ struct ring_call {
     uint16_t *y;
     bool add;
     /* offsets in shared memory */
-    int natural_at, inverse_at, sums_at, scales_at, ring_at;
+    int inverse_at, sums_at, scales_at, ring_at;
 };
 
 extern __shared__ uint4 ring_shared[];
@@ -76,16 +80,38 @@ static __device__ __forceinline__ uint4 norm_piece(uint4 x, uint4 w, float inver
                       norm_pair(x.z, w.z, inverse), norm_pair(x.w, w.w, inverse));
 }
 
-/* The rows into shared memory in lanes order, normed where NORM. */
+/* The sum of squares of each row, which lies in shared memory in natural order, to 1 / root. */
+template <int R> static __device__ __forceinline__ void find_inverses(const ring_call &c)
+{
+    const int words = c.inputs / 2;
+    float *inverse = (float *)((uint8_t *)ring_shared + c.inverse_at);
+    const int half = threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
+    if (half >= (R + 1) / 2 * 2) /* whole warps: they add up together */
+        return;
+    const uint32_t *row = (const uint32_t *)ring_shared + (half < R ? half : 0) * words;
+    float sum = 0.0f;
+#pragma unroll 16
+    for (int b = 0; b < c.inputs / CUDA_LANES; b++) {
+        const uint32_t pair = row[b * (CUDA_LANES / 2) + lane / 2];
+        const float x = lane % 2 ? bf16_high(pair) : bf16_low(pair);
+        sum = fmaf(x, x, sum);
+    }
+    sum = lanes_sum(sum);
+    const float mean = sum / (float)c.inputs;
+    if (half < R && lane == 0)
+        inverse[half] = 1.0f / sqrtf(mean + c.eps);
+}
+
+/* The rows into shared memory in lanes order. NORM: normed, of at most MOST pieces a thread; they
+ * pass through the same memory in natural order first. */
 template <int R, int T, bool NORM> static __device__ __forceinline__ void stage(const ring_call &c)
 {
-    enum { MOST = NORM ? 2 : 5 }; /* pieces of a thread and row that are under way at once */
+    enum { MOST = NORM ? RING_NORM_PIECES : 5 }; /* of a thread and row, under way at once */
     const int pieces = c.inputs / PIECE, words = c.inputs / 2;
     uint32_t *rows = (uint32_t *)ring_shared;
-    uint4 *natural = (uint4 *)((uint8_t *)ring_shared + c.natural_at);
-    float *inverse = (float *)((uint8_t *)ring_shared + c.inverse_at);
+    const float *inverse = (const float *)((const uint8_t *)ring_shared + c.inverse_at);
     for (int first = 0; first < pieces; first += MOST * T) {
-        uint4 v[R][MOST];
+        uint4 v[R][MOST], w[MOST];
 #pragma unroll
         for (int r = 0; r < R; r++)
 #pragma unroll
@@ -94,41 +120,30 @@ template <int R, int T, bool NORM> static __device__ __forceinline__ void stage(
                 if (i < pieces)
                     v[r][j] = load_fresh(c.x + (size_t)r * c.x_stride + (size_t)i * PIECE);
             }
+        if (NORM) {
+#pragma unroll
+            for (int j = 0; j < MOST; j++) {
+                const int i = j * T + (int)threadIdx.x;
+                if (i < pieces)
+                    w[j] = *(const uint4 *)(c.norm + (size_t)i * PIECE);
+#pragma unroll
+                for (int r = 0; r < R; r++)
+                    if (i < pieces)
+                        ring_shared[r * pieces + i] = v[r][j];
+            }
+            __syncthreads();
+            find_inverses<R>(c);
+            __syncthreads();
+        }
 #pragma unroll
         for (int r = 0; r < R; r++)
 #pragma unroll
             for (int j = 0; j < MOST; j++) {
                 const int i = first + j * T + (int)threadIdx.x;
-                if (i < pieces && NORM)
-                    natural[r * pieces + i] = v[r][j];
-                else if (i < pieces)
-                    put_lanes(rows + r * words, i, v[r][j]);
+                if (i < pieces)
+                    put_lanes(rows + r * words, i,
+                              NORM ? norm_piece(v[r][j], w[j], inverse[r]) : v[r][j]);
             }
-    }
-    if (NORM) {
-        const int half = threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
-        __syncthreads();
-        if (half < (R + 1) / 2 * 2) { /* whole warps: they add up together */
-            const uint32_t *row = (const uint32_t *)natural + (half < R ? half : 0) * words;
-            float sum = 0.0f;
-#pragma unroll 16
-            for (int b = 0; b < c.inputs / CUDA_LANES; b++) {
-                const uint32_t pair = row[b * (CUDA_LANES / 2) + lane / 2];
-                const float x = lane % 2 ? bf16_high(pair) : bf16_low(pair);
-                sum = fmaf(x, x, sum);
-            }
-            sum = lanes_sum(sum);
-            const float mean = sum / (float)c.inputs;
-            if (half < R && lane == 0)
-                inverse[half] = 1.0f / sqrtf(mean + c.eps);
-        }
-        __syncthreads();
-        for (int i = threadIdx.x; i < pieces; i += T) {
-            const uint4 w = *(const uint4 *)(c.norm + (size_t)i * PIECE);
-#pragma unroll
-            for (int r = 0; r < R; r++)
-                put_lanes(rows + r * words, i, norm_piece(natural[r * pieces + i], w, inverse[r]));
-        }
     }
     __syncthreads();
 }
@@ -329,8 +344,6 @@ static bool ring_launch(const struct cuda_launch *l, const struct cuda_linear *a
     c.y = a->y;
     c.add = a->add;
     int at = R * row;
-    c.natural_at = at;
-    at += NORM ? R * row : 0;
     c.inverse_at = at;
     at += 16;
     c.sums_at = at;
@@ -340,24 +353,26 @@ static bool ring_launch(const struct cuda_launch *l, const struct cuda_linear *a
     at += codes ? outputs * 2 * (int)c.scale_bytes : 0;
     c.ring_at = at;
     at += D * O * T * 16;
-    if (c.units % B != 0 || (size_t)at > l->device->shared_most)
+    if (c.units % B != 0 || (size_t)at > l->device->shared_most ||
+        (NORM && inputs > RING_NORM_PIECES * T * PIECE))
         return false;
     cuda_launch(l, "ring_linear", ring_linear<F, R, O, D, B, T, NORM>,
                 dim3((unsigned)((c.out + outputs - 1) / outputs)), dim3(T), (size_t)at, c);
     return true;
 }
 
-/* Long rows: a half-warp has one output, and a multiprocessor one block. */
+/* Long rows: a half-warp has one output, and a multiprocessor one block. Short ones: five blocks,
+ * so that the largest layers are one wave of them. */
 template <int F, int R>
 static bool ring_shape(const struct cuda_launch *l, const struct cuda_linear *a)
 {
-    enum { LONG = 4096 };
+    enum { LONG = 4096, DEEP = R <= 2 ? 8 : 6 };
     if (a->norm != NULL)
-        return F == WEIGHT_BF16 ? ring_launch<F, R, 2, 16, 2, 128, true>(l, a)
-                                : ring_launch<F, R, 2, 8, 1, 128, true>(l, a);
+        return F == WEIGHT_BF16 ? ring_launch<F, R, 2, DEEP, 2, 128, true>(l, a)
+                                : ring_launch<F, R, 2, DEEP, 1, 128, true>(l, a);
     if (a->w->in < LONG)
-        return F == WEIGHT_BF16 ? ring_launch<F, R, 2, 16, 2, 128, false>(l, a)
-                                : ring_launch<F, R, 2, 8, 1, 128, false>(l, a);
+        return F == WEIGHT_BF16 ? ring_launch<F, R, 2, DEEP, 2, 128, false>(l, a)
+                                : ring_launch<F, R, 2, DEEP, 1, 128, false>(l, a);
     return F == WEIGHT_BF16 ? ring_launch<F, R, 1, 32, 4, 256, false>(l, a)
                             : ring_launch<F, R, 1, 24, 2, 256, false>(l, a);
 }
