@@ -11,8 +11,9 @@
 
 enum {
     UNIT_BYTES = 256,
-    PIECE = 8,           /* elements of 16 bytes */
-    RING_NORM_PIECES = 2 /* of a row, that a thread norms */
+    PIECE = 8,         /* elements of 16 bytes */
+    RING_PIECES = 2,   /* of a row, that a thread has under way at once */
+    RING_THREADS = 640 /* of a block, at most */
 };
 
 struct ring_call {
@@ -26,7 +27,7 @@ struct ring_call {
     uint16_t *y;
     bool add;
     /* offsets in shared memory */
-    int inverse_at, sums_at, scales_at, ring_at;
+    int chain_at, inverse_at, sums_at, scales_at, ring_at;
 };
 
 extern __shared__ uint4 ring_shared[];
@@ -70,8 +71,8 @@ static __device__ __forceinline__ void put_lanes(uint32_t *row, int i, uint4 v)
 
 static __device__ __forceinline__ uint32_t norm_pair(uint32_t x, uint32_t w, float inverse)
 {
-    const float low = rounded(bf16_low(x) * inverse), high = rounded(bf16_high(x) * inverse);
-    return (uint32_t)bf16_of(low * bf16_low(w)) | (uint32_t)bf16_of(high * bf16_high(w)) << 16;
+    const uint32_t t = bf16_pair_of(bf16_low(x) * inverse, bf16_high(x) * inverse);
+    return bf16_pair_of(bf16_low(t) * bf16_low(w), bf16_high(t) * bf16_high(w));
 }
 
 static __device__ __forceinline__ uint4 norm_piece(uint4 x, uint4 w, float inverse)
@@ -80,21 +81,42 @@ static __device__ __forceinline__ uint4 norm_piece(uint4 x, uint4 w, float inver
                       norm_pair(x.z, w.z, inverse), norm_pair(x.w, w.w, inverse));
 }
 
-/* The sum of squares of each row, which lies in shared memory in natural order, to 1 / root. */
+/* For the sum of squares a row lies by lanes, [lane 16][inputs / 16] of bf16: lane l's are
+ * x[16b+l], so that it reads eight at once. */
+static __device__ __forceinline__ int chain_stride(int inputs)
+{
+    return inputs / CUDA_LANES + PIECE; /* lanes in different banks */
+}
+
+static __device__ __forceinline__ void put_chain(uint16_t *row, int stride, int i, uint4 v)
+{
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+    uint16_t *to = row + i % 2 * PIECE * stride + i / 2;
+#pragma unroll
+    for (int k = 0; k < PIECE; k++)
+        to[k * stride] = (uint16_t)(word[k / 2] >> 16 * (k % 2));
+}
+
+/* 1 / root of each row's mean square. */
 template <int R> static __device__ __forceinline__ void find_inverses(const ring_call &c)
 {
-    const int words = c.inputs / 2;
+    const int stride = chain_stride(c.inputs);
     float *inverse = (float *)((uint8_t *)ring_shared + c.inverse_at);
     const int half = threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
     if (half >= (R + 1) / 2 * 2) /* whole warps: they add up together */
         return;
-    const uint32_t *row = (const uint32_t *)ring_shared + (half < R ? half : 0) * words;
+    const uint16_t *row = (const uint16_t *)((const uint8_t *)ring_shared + c.chain_at) +
+                          ((half < R ? half : 0) * CUDA_LANES + lane) * stride;
     float sum = 0.0f;
-#pragma unroll 16
-    for (int b = 0; b < c.inputs / CUDA_LANES; b++) {
-        const uint32_t pair = row[b * (CUDA_LANES / 2) + lane / 2];
-        const float x = lane % 2 ? bf16_high(pair) : bf16_low(pair);
-        sum = fmaf(x, x, sum);
+#pragma unroll 4
+    for (int b = 0; b < c.inputs / CUDA_LANES; b += PIECE) {
+        const uint4 v = *(const uint4 *)(row + b);
+        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            sum = fmaf(bf16_low(word[k]), bf16_low(word[k]), sum);
+            sum = fmaf(bf16_high(word[k]), bf16_high(word[k]), sum);
+        }
     }
     sum = lanes_sum(sum);
     const float mean = sum / (float)c.inputs;
@@ -102,35 +124,46 @@ template <int R> static __device__ __forceinline__ void find_inverses(const ring
         inverse[half] = 1.0f / sqrtf(mean + c.eps);
 }
 
-/* The rows into shared memory in lanes order. NORM: normed, of at most MOST pieces a thread; they
- * pass through the same memory in natural order first. */
-template <int R, int T, bool NORM> static __device__ __forceinline__ void stage(const ring_call &c)
+/* This thread's pieces of the norm's weights: before the rows are there. */
+template <bool NORM>
+static __device__ __forceinline__ void take_norm(const ring_call &c, uint4 w[RING_PIECES])
 {
-    enum { MOST = NORM ? RING_NORM_PIECES : 5 }; /* of a thread and row, under way at once */
-    const int pieces = c.inputs / PIECE, words = c.inputs / 2;
+#pragma unroll
+    for (int j = 0; NORM && j < RING_PIECES; j++) {
+        const int i = j * (int)blockDim.x + (int)threadIdx.x;
+        if (i < c.inputs / PIECE)
+            w[j] = *(const uint4 *)(c.norm + (size_t)i * PIECE);
+    }
+}
+
+/* The rows into shared memory in lanes order, normed where NORM (then all of it at once). */
+template <int R, bool NORM>
+static __device__ __forceinline__ void stage(const ring_call &c, const uint4 w[RING_PIECES])
+{
+    const int pieces = c.inputs / PIECE, words = c.inputs / 2, threads = (int)blockDim.x;
     uint32_t *rows = (uint32_t *)ring_shared;
     const float *inverse = (const float *)((const uint8_t *)ring_shared + c.inverse_at);
-    for (int first = 0; first < pieces; first += MOST * T) {
-        uint4 v[R][MOST], w[MOST];
+    for (int first = 0; first < pieces; first += RING_PIECES * threads) {
+        uint4 v[R][RING_PIECES];
 #pragma unroll
         for (int r = 0; r < R; r++)
 #pragma unroll
-            for (int j = 0; j < MOST; j++) {
-                const int i = first + j * T + (int)threadIdx.x;
+            for (int j = 0; j < RING_PIECES; j++) {
+                const int i = first + j * threads + (int)threadIdx.x;
                 if (i < pieces)
                     v[r][j] = load_fresh(c.x + (size_t)r * c.x_stride + (size_t)i * PIECE);
             }
         if (NORM) {
+            const int stride = chain_stride(c.inputs);
+            uint16_t *chain = (uint16_t *)((uint8_t *)ring_shared + c.chain_at);
 #pragma unroll
-            for (int j = 0; j < MOST; j++) {
-                const int i = j * T + (int)threadIdx.x;
-                if (i < pieces)
-                    w[j] = *(const uint4 *)(c.norm + (size_t)i * PIECE);
+            for (int r = 0; r < R; r++)
 #pragma unroll
-                for (int r = 0; r < R; r++)
+                for (int j = 0; j < RING_PIECES; j++) {
+                    const int i = j * threads + (int)threadIdx.x;
                     if (i < pieces)
-                        ring_shared[r * pieces + i] = v[r][j];
-            }
+                        put_chain(chain + r * CUDA_LANES * stride, stride, i, v[r][j]);
+                }
             __syncthreads();
             find_inverses<R>(c);
             __syncthreads();
@@ -138,8 +171,8 @@ template <int R, int T, bool NORM> static __device__ __forceinline__ void stage(
 #pragma unroll
         for (int r = 0; r < R; r++)
 #pragma unroll
-            for (int j = 0; j < MOST; j++) {
-                const int i = first + j * T + (int)threadIdx.x;
+            for (int j = 0; j < RING_PIECES; j++) {
+                const int i = first + j * threads + (int)threadIdx.x;
                 if (i < pieces)
                     put_lanes(rows + r * words, i,
                               NORM ? norm_piece(v[r][j], w[j], inverse[r]) : v[r][j]);
@@ -149,12 +182,12 @@ template <int R, int T, bool NORM> static __device__ __forceinline__ void stage(
 }
 
 /* Sums of the rows over groups of 32 inputs: pairs first, then the tree of halves. */
-template <int R, int T> static __device__ __forceinline__ void sum_groups(const ring_call &c)
+template <int R> static __device__ __forceinline__ void sum_groups(const ring_call &c)
 {
     const int groups = c.inputs / CUDA_BLOCK, words = c.inputs / 2;
     const int half = threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
     float *sums = (float *)((uint8_t *)ring_shared + c.sums_at);
-    for (int i = half; i < R * groups; i += T / CUDA_LANES) { /* R groups are an even number */
+    for (int i = half; i < R * groups; i += (int)blockDim.x / CUDA_LANES) { /* an even number */
         const int r = i / groups, g = i % groups;
         const uint32_t pair =
             ((const uint32_t *)ring_shared)[r * words + (g / 4 * CUDA_LANES + lane) * 4 + g % 4];
@@ -189,12 +222,13 @@ static __device__ __forceinline__ float dot_codes(uint32_t codes, uint32_t x0, u
     return fmaf(t1, bf16_high(scales), acc);
 }
 
-/* T threads of O outputs each half-warp; rings of D units for each output, B of which are copied as
- * one group. */
-template <int F, int R, int O, int D, int B, int T, bool NORM>
-static __global__ __launch_bounds__(T) void ring_linear(const ring_call c)
+/* O outputs each half-warp; rings of D units for each output, B of which are copied as one group.
+ * Few blocks of many threads: a multiprocessor stages the rows once. */
+template <int F, int R, int O, int D, int B, bool NORM>
+static __global__ __launch_bounds__(RING_THREADS, 1) void ring_linear(const ring_call c)
 {
-    enum { HALVES = T / CUDA_LANES, GROUPS = D / B };
+    enum { GROUPS = D / B };
+    const int T = (int)blockDim.x, HALVES = T / CUDA_LANES;
     const int lane = threadIdx.x % CUDA_LANES, half = threadIdx.x / CUDA_LANES;
     const int first = ((int)blockIdx.x * HALVES + half) * O;
     const int batches = c.units / B, words4 = c.inputs / PIECE;
@@ -233,6 +267,8 @@ static __global__ __launch_bounds__(T) void ring_linear(const ring_call c)
     }
     if (batches <= GROUPS)
         pdl_launch_next();
+    uint4 norm[RING_PIECES];
+    take_norm<NORM>(c, norm);
     pdl_wait();
 
     float before = 0.0f;
@@ -241,14 +277,14 @@ static __global__ __launch_bounds__(T) void ring_linear(const ring_call c)
     uint16_t *y = c.y + (size_t)my_row * c.y_stride + my_output;
     if (c.add && mine)
         before = bf16_float(load_fresh_one(y));
-    stage<R, T, NORM>(c);
+    stage<R, NORM>(c, norm);
 
     float acc[R][O] = {};
     if (F == WEIGHT_INT8_AFFINE32) {
         const int groups = c.inputs / CUDA_BLOCK;
         const float *sums = (const float *)((const uint8_t *)ring_shared + c.sums_at);
         copy_wait<GROUPS>();
-        sum_groups<R, T>(c); /* ends with a barrier: all scales are there too */
+        sum_groups<R>(c); /* ends with a barrier: all scales are there too */
         for (int g = lane; g < groups; g += CUDA_LANES)
 #pragma unroll
             for (int o = 0; o < O; o++) {
@@ -321,11 +357,11 @@ static __global__ __launch_bounds__(T) void ring_linear(const ring_call c)
         *y = c.add ? bf16_of(before + rounded(result)) : bf16_of(result);
 }
 
-template <int F, int R, int O, int D, int B, int T, bool NORM>
-static bool ring_launch(const struct cuda_launch *l, const struct cuda_linear *a)
+template <int F, int R, int O, int D, int B, bool NORM>
+static bool ring_launch(const struct cuda_launch *l, const struct cuda_linear *a, int threads)
 {
     const bool codes = F == WEIGHT_INT8_AFFINE32;
-    const int outputs = T / CUDA_LANES * O, inputs = a->w->in;
+    const int outputs = threads / CUDA_LANES * O, inputs = a->w->in;
     const int row = inputs * (int)sizeof(uint16_t);
     struct ring_call c = {};
     c.w = a->w->data;
@@ -344,6 +380,8 @@ static bool ring_launch(const struct cuda_launch *l, const struct cuda_linear *a
     c.y = a->y;
     c.add = a->add;
     int at = R * row;
+    c.chain_at = at;
+    at += NORM ? R * (row + CUDA_LANES * 16) : 0;
     c.inverse_at = at;
     at += 16;
     c.sums_at = at;
@@ -352,42 +390,55 @@ static bool ring_launch(const struct cuda_launch *l, const struct cuda_linear *a
     c.scales_at = at;
     at += codes ? outputs * 2 * (int)c.scale_bytes : 0;
     c.ring_at = at;
-    at += D * O * T * 16;
+    at += D * O * threads * 16;
     if (c.units % B != 0 || (size_t)at > l->device->shared_most ||
-        (NORM && inputs > RING_NORM_PIECES * T * PIECE))
+        (NORM && inputs > RING_PIECES * threads * PIECE))
         return false;
-    cuda_launch(l, "ring_linear", ring_linear<F, R, O, D, B, T, NORM>,
-                dim3((unsigned)((c.out + outputs - 1) / outputs)), dim3(T), (size_t)at, c);
+    cuda_launch(l, "ring_linear", ring_linear<F, R, O, D, B, NORM>,
+                dim3((unsigned)((c.out + outputs - 1) / outputs)), dim3((unsigned)threads),
+                (size_t)at, c);
     return true;
 }
 
-/* Long rows: a half-warp has one output, and a multiprocessor one block. Short ones: five blocks,
- * so that the largest layers are one wave of them. */
-template <int F, int R>
+/* Threads with which the outputs are one wave of blocks, one on each multiprocessor. */
+static int ring_threads(const struct cuda_launch *l, int out, int outputs)
+{
+    const int blocks = l->device->multiprocessors, warp = 2 * outputs;
+    const int warps = (out + blocks * warp - 1) / (blocks * warp);
+    const int threads = warps * 32 < 128 ? 128 : warps * 32;
+    return threads < RING_THREADS ? threads : RING_THREADS;
+}
+
+/* Long rows: a half-warp has one output. The more threads, the shorter their rings. */
+template <int F, int R, bool NORM>
 static bool ring_shape(const struct cuda_launch *l, const struct cuda_linear *a)
 {
-    enum { LONG = 4096, DEEP = R <= 2 ? 8 : 6 };
-    if (a->norm != NULL)
-        return F == WEIGHT_BF16 ? ring_launch<F, R, 2, DEEP, 2, 128, true>(l, a)
-                                : ring_launch<F, R, 2, DEEP, 1, 128, true>(l, a);
-    if (a->w->in < LONG)
-        return F == WEIGHT_BF16 ? ring_launch<F, R, 2, DEEP, 2, 128, false>(l, a)
-                                : ring_launch<F, R, 2, DEEP, 1, 128, false>(l, a);
-    return F == WEIGHT_BF16 ? ring_launch<F, R, 1, 32, 4, 256, false>(l, a)
-                            : ring_launch<F, R, 1, 24, 2, 256, false>(l, a);
+    enum { LONG = 4096, HALF = 320, B = F == WEIGHT_BF16 ? 2 : 1 };
+    if (a->w->in >= LONG)
+        return !NORM && (F == WEIGHT_BF16 ? ring_launch<F, R, 1, 32, 4, NORM>(l, a, 256)
+                                          : ring_launch<F, R, 1, 24, 2, NORM>(l, a, 256));
+    const int threads = ring_threads(l, a->w->out, 2);
+    return threads <= HALF ? ring_launch<F, R, 2, 16 / (3 - B), B, NORM>(l, a, threads)
+                           : ring_launch<F, R, 2, 8, B, NORM>(l, a, threads);
+}
+
+template <int F, int R>
+static bool ring_norm(const struct cuda_launch *l, const struct cuda_linear *a)
+{
+    return a->norm != NULL ? ring_shape<F, R, true>(l, a) : ring_shape<F, R, false>(l, a);
 }
 
 template <int F> static bool ring_rows(const struct cuda_launch *l, const struct cuda_linear *a)
 {
     switch (a->rows) {
     case 1:
-        return ring_shape<F, 1>(l, a);
+        return ring_norm<F, 1>(l, a);
     case 2:
-        return ring_shape<F, 2>(l, a);
+        return ring_norm<F, 2>(l, a);
     case 3:
-        return ring_shape<F, 3>(l, a);
+        return ring_norm<F, 3>(l, a);
     case 4:
-        return ring_shape<F, 4>(l, a);
+        return ring_norm<F, 4>(l, a);
     default:
         return false;
     }
