@@ -147,7 +147,7 @@ static void measure(const struct attention_region *g)
 }
 
 void cpu_attention(struct compute *c, const struct attention_block *b, struct kv_layer *kv,
-                       int64_t pos0, int rows)
+                   int64_t pos0, int rows)
 {
     if (rows <= 0)
         return;

@@ -100,7 +100,7 @@ static void trace_kernels(const struct cpu_kernels *chosen, enum activations a)
 }
 
 bool cpu_new(const struct compute_options *options, const struct compute_shape *shape,
-                 struct compute **out, struct error *err)
+             struct compute **out, struct error *err)
 {
     *out = NULL;
     const struct cpu_kernels *kernels = NULL;
@@ -115,7 +115,7 @@ bool cpu_new(const struct compute_options *options, const struct compute_shape *
 }
 
 bool cpu_scratch_bytes(const struct compute_options *options, const struct compute_shape *shape,
-                           uint64_t *out, struct error *err)
+                       uint64_t *out, struct error *err)
 {
     struct compute c = {.activations = options->activations, .shape = *shape};
     if (!shape_is_sane(shape))
@@ -127,8 +127,8 @@ bool cpu_scratch_bytes(const struct compute_options *options, const struct compu
     return true;
 }
 
-bool cpu_new_beside(struct compute *owner, const struct compute_shape *shape,
-                        struct compute **out, struct error *err)
+bool cpu_new_beside(struct compute *owner, const struct compute_shape *shape, struct compute **out,
+                    struct error *err)
 {
     *out = NULL;
     struct compute *c = NULL;
@@ -300,8 +300,7 @@ void rows_point(struct compute *c, int rows)
 
 /* ---- Embedding, head, reading ---- */
 
-void cpu_embed(struct compute *c, const struct weight_matrix *table, const int32_t *ids,
-                   int rows)
+void cpu_embed(struct compute *c, const struct weight_matrix *table, const int32_t *ids, int rows)
 {
     const size_t hidden = (size_t)c->shape.hidden;
     meter_mark(c, 0, METER_EMBED);
@@ -352,8 +351,8 @@ static void merge_picks(const struct compute *c, int threads, int rows, struct h
     }
 }
 
-void cpu_head(struct compute *c, const struct head_block *b, int first_row, int rows,
-                  float *logits, struct head_pick *picks)
+void cpu_head(struct compute *c, const struct head_block *b, int first_row, int rows, float *logits,
+              struct head_pick *picks)
 {
     if (rows <= 0)
         return;

@@ -96,7 +96,7 @@ static void context_work(void *context, int thread, int threads)
 }
 
 void cpu_context(struct compute *c, const struct context_block *b, const struct tap_rows *t,
-                     int64_t pos0, int rows)
+                 int64_t pos0, int rows)
 {
     if (rows <= 0)
         return;
@@ -131,7 +131,7 @@ static void append_work(void *context, int thread, int threads)
 }
 
 void cpu_append(struct compute *c, const struct attention_block *b, struct kv_layer *kv,
-                    int64_t pos0, int rows)
+                int64_t pos0, int rows)
 {
     if (rows <= 0)
         return;

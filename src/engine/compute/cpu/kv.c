@@ -32,7 +32,7 @@ uint64_t cpu_kv_need(enum activations a, int kv_heads, int head_dim, int64_t cap
 }
 
 bool cpu_kv_new(struct compute *c, int kv_heads, int head_dim, int64_t capacity,
-                  struct kv_layer **out, struct error *err)
+                struct kv_layer **out, struct error *err)
 {
     *out = NULL;
     struct kv_layer *kv = calloc(1, sizeof *kv);
