@@ -222,10 +222,17 @@ static __device__ __forceinline__ float dot_codes(uint32_t codes, uint32_t x0, u
     return fmaf(t1, bf16_high(scales), acc);
 }
 
+/* Registers are kept to what lets another kernel beside a block of one row. */
+static constexpr int ring_blocks(int rows)
+{
+    return rows == 1 ? 2 : 1;
+}
+
 /* O outputs each half-warp; rings of D units for each output, B of which are copied as one group.
  * Few blocks of many threads: a multiprocessor stages the rows once. */
 template <int F, int R, int O, int D, int B, bool NORM>
-static __global__ __launch_bounds__(RING_THREADS, 1) void ring_linear(const ring_call c)
+static __global__ __launch_bounds__(RING_THREADS,
+                                    ring_blocks(R)) void ring_linear(const ring_call c)
 {
     enum { GROUPS = D / B };
     const int T = (int)blockDim.x, HALVES = T / CUDA_LANES;
@@ -413,13 +420,14 @@ static int ring_threads(const struct cuda_launch *l, int out, int outputs)
 template <int F, int R, bool NORM>
 static bool ring_shape(const struct cuda_launch *l, const struct cuda_linear *a)
 {
-    enum { LONG = 4096, HALF = 320, B = F == WEIGHT_BF16 ? 2 : 1 };
+    enum { LONG = 4096, HALF = 320, B = F == WEIGHT_BF16 ? 2 : 1, DEPTH = B == 2 ? 6 : 8 };
     if (a->w->in >= LONG)
         return !NORM && (F == WEIGHT_BF16 ? ring_launch<F, R, 1, 32, 4, NORM>(l, a, 256)
                                           : ring_launch<F, R, 1, 24, 2, NORM>(l, a, 256));
     const int threads = ring_threads(l, a->w->out, 2);
-    return threads <= HALF ? ring_launch<F, R, 2, 16 / (3 - B), B, NORM>(l, a, threads)
-                           : ring_launch<F, R, 2, 8, B, NORM>(l, a, threads);
+    if (threads <= HALF)
+        return ring_launch<F, R, 2, 16 / (3 - B), B, NORM>(l, a, threads);
+    return ring_launch<F, R, 2, DEPTH, B, NORM>(l, a, threads);
 }
 
 template <int F, int R>
