@@ -3,6 +3,7 @@
 #include "engine/compute/cuda/experts_route.cuh"
 #include "engine/compute/cuda/launch.cuh"
 #include "engine/compute/cuda/meter.h"
+#include "engine/compute/cuda/moe.cuh"
 #include "engine/compute/cuda/ptx.cuh"
 
 enum {
@@ -400,6 +401,8 @@ static void sparse(const struct cuda_launch *l, const struct cuda_ffn_run *a)
     struct experts_run e;
     struct experts_few few;
     ffn_experts_run(a, &e);
+    if (cuda_moe(l, a, &e))
+        return;
     if (e.shared_out != NULL) {
         cuda_meter_stage(METER_SHARED);
         swiglu(l, a, &w->shared_gate, &w->shared_up, &w->shared_down, &m, m.shared_out, false);

@@ -8,11 +8,10 @@
 #include "engine/compute/cuda/arithmetic.cuh"
 #include "engine/compute/cuda/launch.cuh"
 #include "engine/compute/cuda/ptx.cuh"
+#include "engine/compute/cuda/rows.cuh"
 
 enum {
     UNIT_BYTES = 256,
-    PIECE = 8,         /* elements of 16 bytes */
-    RING_PIECES = 2,   /* of a row, that a thread has under way at once */
     RING_THREADS = 640 /* of a block, at most */
 };
 
@@ -20,177 +19,24 @@ struct ring_call {
     const uint8_t *w, *scales, *biases;
     size_t row_bytes, scale_bytes;
     int out, units; /* 256-byte pieces of an output */
-    const uint16_t *x, *norm;
-    size_t x_stride, y_stride;
-    int inputs;
-    float eps;
+    struct rows_call rows;
+    size_t y_stride;
     uint16_t *y;
     bool add;
     /* offsets in shared memory */
-    int chain_at, inverse_at, sums_at, scales_at, ring_at;
+    int sums_at, scales_at, ring_at;
 };
-
-extern __shared__ uint4 ring_shared[];
-
-/* Past L1, which may be older than what an overlapping kernel wrote. */
-static __device__ __forceinline__ uint4 load_fresh(const void *p)
-{
-#ifdef CUDA_EMULATED
-    return *(const uint4 *)p;
-#else
-    uint4 v;
-    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p)
-                 : "memory");
-    return v;
-#endif
-}
-
-static __device__ __forceinline__ uint16_t load_fresh_one(const uint16_t *p)
-{
-#ifdef CUDA_EMULATED
-    return *p;
-#else
-    uint16_t v;
-    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
-    return v;
-#endif
-}
-
-/* 8 elements from 8 i on, which are of lanes 4 (i % 4) .. of block i / 4. */
-static __device__ __forceinline__ void put_lanes(uint32_t *row, int i, uint4 v)
-{
-    const int block = i / 4, lane = i % 4 * 4;
-    uint32_t *to = row + (block / 4 * CUDA_LANES + lane) * 4 + block % 4;
-    to[0] = v.x;
-    to[4] = v.y;
-    to[8] = v.z;
-    to[12] = v.w;
-}
-
-static __device__ __forceinline__ uint32_t norm_pair(uint32_t x, uint32_t w, float inverse)
-{
-    const uint32_t t = bf16_pair_of(bf16_low(x) * inverse, bf16_high(x) * inverse);
-    return bf16_pair_of(bf16_low(t) * bf16_low(w), bf16_high(t) * bf16_high(w));
-}
-
-static __device__ __forceinline__ uint4 norm_piece(uint4 x, uint4 w, float inverse)
-{
-    return make_uint4(norm_pair(x.x, w.x, inverse), norm_pair(x.y, w.y, inverse),
-                      norm_pair(x.z, w.z, inverse), norm_pair(x.w, w.w, inverse));
-}
-
-/* For the sum of squares a row lies by lanes, [lane 16][inputs / 16] of bf16: lane l's are
- * x[16b+l], so that it reads eight at once. */
-static __device__ __forceinline__ int chain_stride(int inputs)
-{
-    return inputs / CUDA_LANES + PIECE; /* lanes in different banks */
-}
-
-static __device__ __forceinline__ void put_chain(uint16_t *row, int stride, int i, uint4 v)
-{
-    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-    uint16_t *to = row + i % 2 * PIECE * stride + i / 2;
-#pragma unroll
-    for (int k = 0; k < PIECE; k++)
-        to[k * stride] = (uint16_t)(word[k / 2] >> 16 * (k % 2));
-}
-
-/* 1 / root of each row's mean square. */
-template <int R> static __device__ __forceinline__ void find_inverses(const ring_call &c)
-{
-    const int stride = chain_stride(c.inputs);
-    float *inverse = (float *)((uint8_t *)ring_shared + c.inverse_at);
-    const int half = threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
-    if (half >= (R + 1) / 2 * 2) /* whole warps: they add up together */
-        return;
-    const uint16_t *row = (const uint16_t *)((const uint8_t *)ring_shared + c.chain_at) +
-                          ((half < R ? half : 0) * CUDA_LANES + lane) * stride;
-    float sum = 0.0f;
-#pragma unroll 4
-    for (int b = 0; b < c.inputs / CUDA_LANES; b += PIECE) {
-        const uint4 v = *(const uint4 *)(row + b);
-        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            sum = fmaf(bf16_low(word[k]), bf16_low(word[k]), sum);
-            sum = fmaf(bf16_high(word[k]), bf16_high(word[k]), sum);
-        }
-    }
-    sum = lanes_sum(sum);
-    const float mean = sum / (float)c.inputs;
-    if (half < R && lane == 0)
-        inverse[half] = 1.0f / sqrtf(mean + c.eps);
-}
-
-/* This thread's pieces of the norm's weights: before the rows are there. */
-template <bool NORM>
-static __device__ __forceinline__ void take_norm(const ring_call &c, uint4 w[RING_PIECES])
-{
-#pragma unroll
-    for (int j = 0; NORM && j < RING_PIECES; j++) {
-        const int i = j * (int)blockDim.x + (int)threadIdx.x;
-        if (i < c.inputs / PIECE)
-            w[j] = *(const uint4 *)(c.norm + (size_t)i * PIECE);
-    }
-}
-
-/* The rows into shared memory in lanes order, normed where NORM (then all of it at once). */
-template <int R, bool NORM>
-static __device__ __forceinline__ void stage(const ring_call &c, const uint4 w[RING_PIECES])
-{
-    const int pieces = c.inputs / PIECE, words = c.inputs / 2, threads = (int)blockDim.x;
-    uint32_t *rows = (uint32_t *)ring_shared;
-    const float *inverse = (const float *)((const uint8_t *)ring_shared + c.inverse_at);
-    for (int first = 0; first < pieces; first += RING_PIECES * threads) {
-        uint4 v[R][RING_PIECES];
-#pragma unroll
-        for (int r = 0; r < R; r++)
-#pragma unroll
-            for (int j = 0; j < RING_PIECES; j++) {
-                const int i = first + j * threads + (int)threadIdx.x;
-                if (i < pieces)
-                    v[r][j] = load_fresh(c.x + (size_t)r * c.x_stride + (size_t)i * PIECE);
-            }
-        if (NORM) {
-            const int stride = chain_stride(c.inputs);
-            uint16_t *chain = (uint16_t *)((uint8_t *)ring_shared + c.chain_at);
-#pragma unroll
-            for (int r = 0; r < R; r++)
-#pragma unroll
-                for (int j = 0; j < RING_PIECES; j++) {
-                    const int i = j * threads + (int)threadIdx.x;
-                    if (i < pieces)
-                        put_chain(chain + r * CUDA_LANES * stride, stride, i, v[r][j]);
-                }
-            __syncthreads();
-            find_inverses<R>(c);
-            __syncthreads();
-        }
-#pragma unroll
-        for (int r = 0; r < R; r++)
-#pragma unroll
-            for (int j = 0; j < RING_PIECES; j++) {
-                const int i = first + j * threads + (int)threadIdx.x;
-                if (i < pieces)
-                    put_lanes(rows + r * words, i,
-                              NORM ? norm_piece(v[r][j], w[j], inverse[r]) : v[r][j]);
-            }
-    }
-    __syncthreads();
-}
 
 /* Sums of the rows over groups of 32 inputs: pairs first, then the tree of halves. */
 template <int R> static __device__ __forceinline__ void sum_groups(const ring_call &c)
 {
-    const int groups = c.inputs / CUDA_BLOCK, words = c.inputs / 2;
+    const int groups = c.rows.inputs / CUDA_BLOCK, words = c.rows.inputs / 2;
     const int half = threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
-    float *sums = (float *)((uint8_t *)ring_shared + c.sums_at);
+    float *sums = (float *)((uint8_t *)rows_shared + c.sums_at);
     for (int i = half; i < R * groups; i += (int)blockDim.x / CUDA_LANES) { /* an even number */
         const int r = i / groups, g = i % groups;
         const uint32_t pair =
-            ((const uint32_t *)ring_shared)[r * words + (g / 4 * CUDA_LANES + lane) * 4 + g % 4];
+            ((const uint32_t *)rows_shared)[r * words + (g / 4 * CUDA_LANES + lane) * 4 + g % 4];
         const float sum = lanes_sum(bf16_low(pair) + bf16_high(pair));
         if (lane == 0)
             sums[i] = sum;
@@ -238,9 +84,9 @@ static __global__ __launch_bounds__(RING_THREADS,
     const int T = (int)blockDim.x, HALVES = T / CUDA_LANES;
     const int lane = threadIdx.x % CUDA_LANES, half = threadIdx.x / CUDA_LANES;
     const int first = ((int)blockIdx.x * HALVES + half) * O;
-    const int batches = c.units / B, words4 = c.inputs / PIECE;
-    uint4 *ring = (uint4 *)((uint8_t *)ring_shared + c.ring_at) + threadIdx.x;
-    const uint8_t *scales = (const uint8_t *)ring_shared + c.scales_at;
+    const int batches = c.units / B, words4 = c.rows.inputs / ROWS_PIECE;
+    uint4 *ring = (uint4 *)((uint8_t *)rows_shared + c.ring_at) + threadIdx.x;
+    const uint8_t *scales = (const uint8_t *)rows_shared + c.scales_at;
     const uint8_t *from = c.w + (size_t)first * c.row_bytes + lane * 16;
 
     if (F == WEIGHT_INT8_AFFINE32) {
@@ -249,7 +95,7 @@ static __global__ __launch_bounds__(RING_THREADS,
         for (int i = threadIdx.x; i < HALVES * O * each * 2; i += T) {
             const int o = i / (2 * each), part = i / each % 2, at = i % each;
             if (begin + o < c.out)
-                copy_async((uint8_t *)ring_shared + c.scales_at + (size_t)i * 16,
+                copy_async((uint8_t *)rows_shared + c.scales_at + (size_t)i * 16,
                            (part ? c.biases : c.scales) + (size_t)(begin + o) * c.scale_bytes +
                                (size_t)at * 16);
         }
@@ -274,8 +120,8 @@ static __global__ __launch_bounds__(RING_THREADS,
     }
     if (batches <= GROUPS)
         pdl_launch_next();
-    uint4 norm[RING_PIECES];
-    take_norm<NORM>(c, norm);
+    uint4 norm[ROWS_PIECES];
+    rows_take_norm<NORM>(c.rows, norm);
     pdl_wait();
 
     float before = 0.0f;
@@ -284,12 +130,12 @@ static __global__ __launch_bounds__(RING_THREADS,
     uint16_t *y = c.y + (size_t)my_row * c.y_stride + my_output;
     if (c.add && mine)
         before = bf16_float(load_fresh_one(y));
-    stage<R, NORM>(c, norm);
+    rows_stage<R, NORM>(c.rows, norm);
 
     float acc[R][O] = {};
     if (F == WEIGHT_INT8_AFFINE32) {
-        const int groups = c.inputs / CUDA_BLOCK;
-        const float *sums = (const float *)((const uint8_t *)ring_shared + c.sums_at);
+        const int groups = c.rows.inputs / CUDA_BLOCK;
+        const float *sums = (const float *)((const uint8_t *)rows_shared + c.sums_at);
         copy_wait<GROUPS>();
         sum_groups<R>(c); /* ends with a barrier: all scales are there too */
         for (int g = lane; g < groups; g += CUDA_LANES)
@@ -318,7 +164,7 @@ static __global__ __launch_bounds__(RING_THREADS,
             if (F == WEIGHT_BF16) {
 #pragma unroll
                 for (int r = 0; r < R; r++) {
-                    const uint4 x = ring_shared[r * words4 + unit * CUDA_LANES + lane];
+                    const uint4 x = rows_shared[r * words4 + unit * CUDA_LANES + lane];
 #pragma unroll
                     for (int o = 0; o < O; o++)
                         acc[r][o] = dot_piece(w[j][o], x, acc[r][o]);
@@ -331,7 +177,7 @@ static __global__ __launch_bounds__(RING_THREADS,
                                             (size_t)unit * 16);
 #pragma unroll
                 for (int r = 0; r < R; r++) {
-                    const uint4 *x = ring_shared + r * words4 + unit * 2 * CUDA_LANES + lane;
+                    const uint4 *x = rows_shared + r * words4 + unit * 2 * CUDA_LANES + lane;
                     const uint4 a = x[0], b = x[CUDA_LANES];
 #pragma unroll
                     for (int o = 0; o < O; o++) {
@@ -369,7 +215,6 @@ static bool ring_launch(const struct cuda_launch *l, const struct cuda_linear *a
 {
     const bool codes = F == WEIGHT_INT8_AFFINE32;
     const int outputs = threads / CUDA_LANES * O, inputs = a->w->in;
-    const int row = inputs * (int)sizeof(uint16_t);
     struct ring_call c = {};
     c.w = a->w->data;
     c.scales = a->w->scales;
@@ -378,19 +223,15 @@ static bool ring_launch(const struct cuda_launch *l, const struct cuda_linear *a
     c.scale_bytes = a->w->scale_bytes;
     c.out = a->w->out;
     c.units = (int)(a->w->row_bytes / UNIT_BYTES);
-    c.x = a->x;
-    c.norm = a->norm;
-    c.x_stride = a->x_stride;
+    c.rows.x = a->x;
+    c.rows.norm = a->norm;
+    c.rows.x_stride = a->x_stride;
     c.y_stride = a->y_stride;
-    c.inputs = inputs;
-    c.eps = a->eps;
+    c.rows.inputs = inputs;
+    c.rows.eps = a->eps;
     c.y = a->y;
     c.add = a->add;
-    int at = R * row;
-    c.chain_at = at;
-    at += NORM ? R * (row + CUDA_LANES * 16) : 0;
-    c.inverse_at = at;
-    at += 16;
+    int at = rows_bytes(&c.rows, R, NORM);
     c.sums_at = at;
     at += codes ? R * inputs / CUDA_BLOCK * (int)sizeof(float) : 0;
     at = (at + 15) / 16 * 16;
@@ -399,7 +240,7 @@ static bool ring_launch(const struct cuda_launch *l, const struct cuda_linear *a
     c.ring_at = at;
     at += D * O * threads * 16;
     if (c.units % B != 0 || (size_t)at > l->device->shared_most ||
-        (NORM && inputs > RING_PIECES * threads * PIECE))
+        (NORM && inputs > ROWS_PIECES * threads * ROWS_PIECE))
         return false;
     cuda_launch(l, "ring_linear", ring_linear<F, R, O, D, B, NORM>,
                 dim3((unsigned)((c.out + outputs - 1) / outputs)), dim3((unsigned)threads),
@@ -420,7 +261,7 @@ static int ring_threads(const struct cuda_launch *l, int out, int outputs)
 template <int F, int R, bool NORM>
 static bool ring_shape(const struct cuda_launch *l, const struct cuda_linear *a)
 {
-    enum { LONG = 4096, HALF = 320, B = F == WEIGHT_BF16 ? 2 : 1, DEPTH = B == 2 ? 6 : 8 };
+    enum { LONG = 4096, HALF = 320, B = F == WEIGHT_BF16 ? 2 : 1, DEPTH = B == 2 ? 4 : 8 };
     if (a->w->in >= LONG)
         return !NORM && (F == WEIGHT_BF16 ? ring_launch<F, R, 1, 32, 4, NORM>(l, a, 256)
                                           : ring_launch<F, R, 1, 24, 2, NORM>(l, a, 256));
@@ -455,7 +296,7 @@ template <int F> static bool ring_rows(const struct cuda_launch *l, const struct
 bool cuda_linear_ring(const struct cuda_launch *l, const struct cuda_linear *a)
 {
     const int group = a->w->format == WEIGHT_BF16 ? CUDA_BF16_GROUP : CUDA_INT8_GROUP;
-    if (a->w->format == WEIGHT_NVFP4 || a->w->in % group != 0 || a->x_stride % PIECE != 0 ||
+    if (a->w->format == WEIGHT_NVFP4 || a->w->in % group != 0 || a->x_stride % ROWS_PIECE != 0 ||
         (uintptr_t)a->x % 16 != 0 || (uintptr_t)a->norm % 16 != 0)
         return false;
     return a->w->format == WEIGHT_BF16 ? ring_rows<WEIGHT_BF16>(l, a)
