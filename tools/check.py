@@ -83,6 +83,8 @@ def build_beside(cancelled):
     if shutil.which("g++"):
         make("build-cuda-emulated", "CUDA=emulated", "build/cuda-emulated/tests/test_emulator",
              "build/cuda-emulated/bench-worker", "device-tests")
+    if nvcc():
+        make("build-cuda", "CUDA=1", "build/cuda/bench-worker")
     if shutil.which("clang"):
         make("build-fuzz", "fuzz")
     if emulator() and shutil.which("aarch64-linux-gnu-gcc"):
@@ -135,6 +137,22 @@ def pytest(name, arguments, env=None):
     for line in text.splitlines():
         if line.startswith("SKIPPED"):
             say("     " + line)
+
+
+def nvcc():
+    """The CUDA compiler, where it is one that can build the backend (docs/cuda.md)."""
+    path = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    text = subprocess.run([path, "--version"], capture_output=True, text=True).stdout if path else ""
+    version = re.search(r"release (\d+)\.(\d+)", text)
+    return path if version and tuple(map(int, version.groups())) >= (12, 4) else None
+
+
+def cuda(builds):
+    """The CUDA backend as it is given away: compiled and linked. tests/device/run is what a GPU can tell."""
+    if "build-cuda" not in builds:
+        return say("skip CUDA: nvcc of CUDA 12.4 or later is not installed")
+    if built("build-cuda", *builds["build-cuda"]):
+        pytest("cuda", ["tests/cli/test_cuda_build.py"], {"BUILD": str(ROOT / "build" / "cuda")})
 
 
 def cuda_emulated(builds):
@@ -230,6 +248,7 @@ def main():
             pytest("programs-sanitizers", ["tests/cli", "-k", "malformed or refus or worker"],
                    {"BUILD": str(ROOT / "build" / "san"), "MLXFAST_TEST_QUICK": "1"})
         cuda_emulated(builds)
+        cuda(builds)
         fuzz_replay(builds)
         aarch64(builds)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -55,9 +55,10 @@ def test_fast_mode_gives_the_same_bits_in_any_order(logits):
     assert logits(*fast, CUDA_EMULATOR_ORDER="shuffle:3", CUDA_EMULATOR_EARLY="2") == logits(*fast)
 
 
-@pytest.mark.parametrize("program", ["test_cuda_linear", "test_cuda_upload", "test_cuda_attention"])
+@pytest.mark.parametrize("program", ["test_cuda_linear", "test_cuda_upload", "test_cuda_attention", "test_cuda_ffn --few"])
 def test_kernels_alone(worker, build, program):
     """The tests of single stages, which the GPU runs too (tests/device)."""
-    answer = subprocess.run([build / "tests/device" / program], capture_output=True, text=True, timeout=600, check=False)
+    program, *flags = program.split()
+    answer = subprocess.run([build / "tests/device" / program, *flags], capture_output=True, text=True, timeout=600, check=False)
     assert answer.returncode == 0, answer.stdout[-4000:] + answer.stderr[-4000:]
     assert int(re.search(r"(\d+) checks, 0 fail", answer.stdout)[1]) > 100
