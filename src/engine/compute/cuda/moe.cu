@@ -316,8 +316,15 @@ static __device__ __forceinline__ void down_multiply(const uint4 *code, const fl
     }
 }
 
+/* Of one row: registers are kept to what lets the next layer's projections beside a block. */
+static constexpr int down_blocks(int rows)
+{
+    return rows == 1 ? 2 : 1;
+}
+
 template <int R>
-static __global__ __launch_bounds__(MOE_THREADS, 1) void moe_down(const struct experts_run e)
+static __global__ __launch_bounds__(MOE_THREADS,
+                                    down_blocks(R)) void moe_down(const struct experts_run e)
 {
     const struct down_layout p = down_lay_out(R, e.slots);
     float *x = (float *)(moe_memory + p.rows_at), *out = (float *)(moe_memory + p.out_at);
