@@ -1,7 +1,7 @@
 /* The routed experts of few rows, NVFP4: two kernels after the router's (ffn.cu). The first chooses
  * the experts in every block, and multiplies gate and up of each that any row chose, once; the
  * second owns outputs: down of a row's choices, their mixture, the residual. */
-#include "engine/compute/cuda/experts_lists.cuh"
+#include "engine/compute/cuda/experts_route.cuh"
 #include "engine/compute/cuda/launch.cuh"
 #include "engine/compute/cuda/nvfp4.cuh"
 
@@ -10,11 +10,85 @@ extern __shared__ __align__(16) uint8_t experts_memory[];
 enum {
     UP_WARPS = 18, /* 2304 pairs of outputs of 9 experts over 132 multiprocessors are 17.5 each */
     UP_WARPS_LEAST = 4,
+    DOWN_OUTPUTS = 16, /* of a block: as many half-warps for each row */
     DOWN_THREADS = DOWN_OUTPUTS * CUDA_LANES,
-    DOWN_ROWS_AT_ONCE = 2
+    DOWN_ROWS_AT_ONCE = 2,
+    DOWN_SLOTS = 9 /* the kernel whose loads are all under way at once */
 };
 
 /* ---- Gate and up ---- */
+
+/* Whose rows chose an expert: where in the lists of shared memory. */
+struct up_lists {
+    int *chosen;  /* [rows * top_k] */
+    int *leader;  /* [rows * top_k]: the first entry with the same expert */
+    int *tile_of; /* [rows * top_k]: of a leader */
+    int *expert;  /* [tiles] */
+    int *count;   /* [tiles] */
+    int *member;  /* [tiles][rows]: row << 16 | its slot */
+};
+
+static __device__ __forceinline__ struct up_lists up_lists_at(int *at, int entries)
+{
+    struct up_lists s;
+    s.chosen = at;
+    s.leader = s.chosen + entries;
+    s.tile_of = s.leader + entries;
+    s.expert = s.tile_of + entries;
+    s.count = s.expert + entries + 1;
+    s.member = s.count + entries + 1;
+    return s;
+}
+
+static int up_lists_bytes(const struct experts_run *e)
+{
+    const int entries = e->rows * e->top_k;
+    return (int)sizeof(int) * (3 * entries + (entries + 1) * (2 + e->rows));
+}
+
+/* The distinct experts in the order in which entries first name them, behind the shared one; the
+ * same in every block. Returns how many. */
+static __device__ __forceinline__ int up_group(const struct experts_run *e, struct up_lists s)
+{
+    const int entries = e->rows * e->top_k, thread = (int)threadIdx.x, threads = (int)blockDim.x;
+    const int shared = e->shared ? 1 : 0;
+    int distinct = 0;
+    for (int t = thread; t < entries; t += threads) {
+        int leader = t;
+        for (int i = t - 1; i >= 0; i--)
+            leader = s.chosen[i] == s.chosen[t] ? i : leader;
+        s.leader[t] = leader;
+    }
+    __syncthreads();
+    for (int t = thread; t < entries; t += threads) {
+        int before = 0;
+        for (int i = 0; i < t; i++)
+            before += s.leader[i] == i;
+        s.tile_of[t] = shared + before;
+    }
+    __syncthreads();
+    for (int i = 0; i < entries; i++)
+        distinct += s.leader[i] == i;
+    for (int t = thread; t < entries; t += threads) {
+        const int leader = s.leader[t], tile = s.tile_of[leader];
+        int place = 0, count = 0;
+        for (int i = 0; i < entries; i++) {
+            count += s.leader[i] == leader;
+            place += i < t && s.leader[i] == leader;
+        }
+        s.member[tile * e->rows + place] =
+            t / e->top_k << 16 | (t / e->top_k * e->slots + t % e->top_k);
+        s.expert[tile] = s.chosen[t];
+        s.count[tile] = count;
+    }
+    for (int r = thread; shared && r < e->rows; r += threads) {
+        s.member[r] = r << 16 | (r * e->slots + e->top_k);
+        s.expert[0] = e->experts;
+        s.count[0] = e->rows;
+    }
+    __syncthreads();
+    return shared + distinct;
+}
 
 /* This lane's codes of gate and up of one output, all groups at once, and its share of the scales:
  * bytes 8 * lane on of 128. */
@@ -106,13 +180,26 @@ static __device__ __forceinline__ void up_members(const struct experts_run *e, c
     }
 }
 
+/* What the rows chose, for the next kernel. */
+static __device__ __forceinline__ void up_keep(const struct experts_run *e, struct up_lists lists,
+                                               int warps)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (int r = (int)threadIdx.x / 32; r < e->rows; r += warps) {
+        const int at = r * e->top_k;
+        route_mix(e->score + (size_t)r * (size_t)e->experts, lists.chosen + at, e->top_k,
+                  e->normalize, lane, e->mix + at);
+        if (lane < e->top_k)
+            e->chosen[at + lane] = lists.chosen[at + lane];
+    }
+}
+
 /* A warp's item is two neighbouring outputs of one expert, for all rows that chose it; a thread
  * block has a run of items. groups: of the inputs, all loaded at once; 0: any. one: there is one
  * row. */
 template <int groups, bool one>
 static __global__ __launch_bounds__(one ? 832 : 576, 1) void experts_up(struct experts_run e,
-                                                                        struct experts_few plan,
-                                                                        struct l2_prefetch next)
+                                                                        struct experts_few plan)
 {
     uint8_t *table = experts_memory;
     float *x = (float *)(experts_memory + plan.up.rows_at);
@@ -132,12 +219,9 @@ static __global__ __launch_bounds__(one ? 832 : 576, 1) void experts_up(struct e
     if (groups > 0 && early)
         up_load<groups>(&e, e.experts, 2 * item + half_warp, lane, &w);
     nvfp4_fill_table(table, thread, threads);
-    if (!one)
-        pdl_launch_next();
     pdl_wait();
-    /* Not before: the next kernel reads the router's results as it starts. */
-    if (one)
-        pdl_launch_next();
+    /* Not before: the next kernel may read the router's results as it starts. */
+    pdl_launch_next();
 
     if (one) {
         if (warp == 0)
@@ -159,7 +243,6 @@ static __global__ __launch_bounds__(one ? 832 : 576, 1) void experts_up(struct e
     const int end = (int)((int64_t)tiles * pairs * (blockIdx.x + 1) / gridDim.x);
 
     bool loaded = early;
-    bool asked = false;
     for (; item < end; item += plan.up.warps) {
         const int tile = item / pairs, output = 2 * (item % pairs) + half_warp;
         const int expert = !one             ? lists.expert[tile]
@@ -169,12 +252,6 @@ static __global__ __launch_bounds__(one ? 832 : 576, 1) void experts_up(struct e
             if (!loaded)
                 up_load<groups>(&e, expert, output, lane, &w);
             loaded = false;
-        }
-        /* Behind the own weights, what comes after them. */
-        if (!asked) {
-            asked = true;
-            prefetch_slice(next, blockIdx.x, gridDim.x);
-            up_ask_down(&e, one, tiles, lists, warp, plan.up.warps);
         }
         if (groups == 4) {
 #pragma unroll
@@ -235,8 +312,7 @@ static __device__ __forceinline__ void down_scales(const uint16_t bytes[slots], 
  * (gate and up let it start when the router had ended). */
 template <int fixed, bool one>
 static __global__ __launch_bounds__(one ? 896 : 512, 1) void experts_down(struct experts_run e,
-                                                                          struct experts_few plan,
-                                                                          struct l2_prefetch next)
+                                                                          struct experts_few plan)
 {
     enum { SLOTS = fixed > 0 ? fixed : 1 };
     uint8_t *table = experts_memory;
@@ -257,7 +333,6 @@ static __global__ __launch_bounds__(one ? 896 : 512, 1) void experts_down(struct
 
     pdl_launch_next();
     nvfp4_fill_table(table, thread, threads);
-    prefetch_slice(next, blockIdx.x, gridDim.x);
     if (one) {
         if (thread < 32) {
             route_row(e.key, e.experts, e.top_k, thread, chosen);
@@ -374,13 +449,9 @@ static int round_up(int n, int unit)
     return (n + unit - 1) / unit * unit;
 }
 
-static bool up_plan(const struct cuda_launch *l, const struct experts_run *e, bool tensor,
-                    struct experts_few *p)
+static bool up_plan(const struct cuda_launch *l, const struct experts_run *e, struct experts_few *p)
 {
     p->up.blocks = e->gate.first.padded / CUDA_BLOCK;
-    p->up.teams = tensor && experts_tensor_plan_up(l, e, p);
-    if (p->up.teams)
-        return true;
     p->up.rows_at = NVFP4_TABLE_BYTES;
     p->up.scales_at = p->up.rows_at + e->rows * e->gate.first.padded * (int)sizeof(float);
     const int of_warp = nvfp4_scales_floats(p->up.blocks, 2) * (int)sizeof(float);
@@ -392,12 +463,11 @@ static bool up_plan(const struct cuda_launch *l, const struct experts_run *e, bo
     return p->up.warps >= UP_WARPS_LEAST;
 }
 
-static bool down_plan(const struct cuda_launch *l, const struct experts_run *e, bool tensor,
+static bool down_plan(const struct cuda_launch *l, const struct experts_run *e,
                       struct experts_few *p)
 {
     const int entries = e->rows * e->top_k;
     p->down.fixed = e->slots == DOWN_SLOTS && e->down.first.padded == CUDA_NVFP4_GROUP;
-    p->down.tensor = tensor && experts_tensor_plan_down(l, e);
     p->down.blocks = e->down.first.padded / CUDA_BLOCK;
     p->down.rows_at = NVFP4_TABLE_BYTES;
     const int row = e->slots * e->down.first.padded * (int)sizeof(float);
@@ -416,13 +486,12 @@ static bool down_plan(const struct cuda_launch *l, const struct experts_run *e, 
     return false;
 }
 
-bool experts_few_plan(const struct cuda_launch *l, const struct experts_run *e, bool tensor,
+bool experts_few_plan(const struct cuda_launch *l, const struct experts_run *e,
                       struct experts_few *out)
 {
     return e->gate.first.format == WEIGHT_NVFP4 && e->up.first.format == WEIGHT_NVFP4 &&
            e->down.first.format == WEIGHT_NVFP4 && e->rows <= CUDA_RECORD_ROWS &&
-           e->width % 2 == 0 && e->hidden % 2 == 0 && up_plan(l, e, tensor, out) &&
-           down_plan(l, e, tensor, out);
+           e->width % 2 == 0 && e->hidden % 2 == 0 && up_plan(l, e, out) && down_plan(l, e, out);
 }
 
 template <int groups, bool one>
@@ -431,16 +500,12 @@ static void up_launch(const struct cuda_launch *l, const struct experts_run *e,
 {
     cuda_launch(l, "experts gate and up", experts_up<groups, one>,
                 dim3((unsigned)l->device->multiprocessors), dim3((unsigned)p->up.warps * 32),
-                (size_t)p->up.bytes, *e, *p, l->next[1]);
+                (size_t)p->up.bytes, *e, *p);
 }
 
 void experts_few_up(const struct cuda_launch *l, const struct experts_run *e,
                     const struct experts_few *p)
 {
-    if (p->up.teams) {
-        experts_tensor_up(l, e, p);
-        return;
-    }
     const bool real = e->gate.first.padded == 4 * CUDA_NVFP4_GROUP;
     if (real && e->rows == 1)
         up_launch<4, true>(l, e, p);
@@ -459,15 +524,13 @@ static void down_launch(const struct cuda_launch *l, const struct experts_run *e
     cuda_launch(l, "experts down", experts_down<fixed, one>,
                 dim3((unsigned)((e->hidden + DOWN_OUTPUTS - 1) / DOWN_OUTPUTS)),
                 dim3((unsigned)(p->down.rows_at_once * DOWN_THREADS)), (size_t)p->down.bytes, *e,
-                *p, l->next[2]);
+                *p);
 }
 
 void experts_few_down(const struct cuda_launch *l, const struct experts_run *e,
                       const struct experts_few *p)
 {
-    if (p->down.tensor)
-        experts_tensor_down(l, e);
-    else if (p->down.fixed && e->rows == 1)
+    if (p->down.fixed && e->rows == 1)
         down_launch<DOWN_SLOTS, true>(l, e, p);
     else if (p->down.fixed)
         down_launch<DOWN_SLOTS, false>(l, e, p);

@@ -35,19 +35,16 @@ struct experts_few {
     /* Offsets of rows, of scales of each warp, and of lists; blocks: inputs in blocks of 32. */
     struct {
         int warps, blocks, rows_at, scales_at, lists_at, bytes;
-        bool teams; /* products on tensor cores: the same bits */
     } up;
     struct {
         int rows_at_once, blocks, rows_at, scales_at, chosen_at, mix_at, bytes;
-        bool fixed;  /* slots and width are those of the kernel that has all loads under way */
-        bool tensor; /* one row, products on tensor cores: the same bits */
+        bool fixed; /* slots and width are those of the kernel that has all loads under way */
     } down;
 };
-/* tensor: products may be taken on tensor cores. */
-bool experts_few_plan(const struct cuda_launch *l, const struct experts_run *e, bool tensor,
+bool experts_few_plan(const struct cuda_launch *l, const struct experts_run *e,
                       struct experts_few *out);
 /* Behind the router's kernel: chooses the experts, fills `inner` (and chosen and mix, where there
- * are several rows); next[1] is prefetched. Behind that: x += the mixture; next[2]. */
+ * are several rows). Behind that: x += the mixture. */
 void experts_few_up(const struct cuda_launch *l, const struct experts_run *e,
                     const struct experts_few *p);
 void experts_few_down(const struct cuda_launch *l, const struct experts_run *e,

@@ -410,7 +410,7 @@ static void sparse(const struct cuda_launch *l, const struct cuda_ffn_run *a)
     cuda_meter_stage(METER_ROUTER);
     router(l, a, &e);
     cuda_meter_stage(METER_EXPERTS);
-    if (experts_few_plan(l, &e, true, &few)) {
+    if (experts_few_plan(l, &e, &few)) {
         experts_few_up(l, &e, &few);
         experts_few_down(l, &e, &few);
         return;
