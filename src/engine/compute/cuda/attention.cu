@@ -1,10 +1,11 @@
 /* Attention of a layer: heads normed and rotated, keys and values into their ring, softmax over the
  * keys that a row sees, in chunks, gate (numerics.md; cpu/kernels_portable.c).
  *
- * Few rows: one kernel, a thread block for each chunk of a key/value head and a few of its queries;
- * the block that comes last puts the chunks together, in their order. Keys and values of earlier
- * forwards are on their way into shared memory before the projections are there. Many rows: a
- * kernel brings keys and values into the ring, then a block goes through all chunks of its queries.
+ * Few rows: a thread block for each chunk of a key/value head and a few of its queries. Keys of
+ * earlier forwards are on their way into registers, values into shared memory, before the
+ * projections are there. Chunks are put together, in their order, by the first block of a cluster,
+ * or where there are too many or no clusters by a second kernel. Many rows: a kernel brings keys
+ * and values into the ring, then a block goes through all chunks of its queries.
  */
 #include "engine/compute/cuda/attention.cuh"
 #include "engine/compute/cuda/fast.cuh"
@@ -12,12 +13,11 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
-    ATTEND_COUNTERS = 4096, /* at the begin of the scratch, whatever uses it; all 0 between runs */
-    ATTEND_MERGE = 32,      /* chunks that are put together at once */
-    ATTEND_AHEAD = 4,       /* of which so many are read at once */
-    ATTEND_CLUSTER = 8,     /* blocks of a cluster that every device has */
+    ATTEND_MERGE = 32,  /* chunks that are put together at once */
+    ATTEND_CLUSTER = 8, /* blocks of a cluster that every device has */
     ATTEND_MOST_DIM = 2 * ATTEND_WIDE
 };
 
@@ -62,14 +62,14 @@ __launch_bounds__(ATTEND_THREADS) static void attend_append(const struct attend_
     for (int g = 0; g * ATTEND_WIDE < a.key_stride; g++)
         key[g * CUDA_LANES + lane] = attend_key_piece(x, g);
     for (int k = lane; k < a.value_stride; k += CUDA_LANES)
-        value[k] = k < a.head_dim ? from[k] : (uint16_t)0;
+        value[k] = k < a.head_dim ? __ldcg(from + k) : (uint16_t)0;
 }
 
 /* ---- Attention ---- */
 
 /* What a block does: a key/value head, queries from `query` on, and one chunk of keys. */
 struct attend_block {
-    int kv_head, group, query;
+    int kv_head, query;
     int first, last; /* positions that any of its queries sees */
     int chunk;
     bool active;
@@ -117,99 +117,133 @@ attend_load_old(const struct attend_arguments &a, const struct attend_block *b,
                                     stride, a.capacity, b->base, b->lo, old);
 }
 
-/* The values of this forward's rows that lie in the chunk, by half-warps. */
-template <int G>
-static __device__ __forceinline__ void attend_new_values(const struct attend_arguments &a,
-                                                         const struct attend_block *b, int pos0,
-                                                         uint8_t *values)
-{
-    const int first = b->base + b->lo > pos0 ? b->base + b->lo : pos0;
-    const int lane = (int)threadIdx.x % CUDA_LANES;
-#pragma unroll 1
-    for (int position = first + (int)threadIdx.x / CUDA_LANES; position <= b->base + b->hi;
-         position += ATTEND_HALVES) {
-        const uint16_t *from = a.projected + (size_t)(position - pos0) * a.projected_stride +
-                               a.value_at + b->kv_head * a.head_dim;
-        uint16_t *to = (uint16_t *)values + (position - b->base) * G * ATTEND_WIDE;
-#pragma unroll
-        for (int i = 0; i < 8 * G; i++)
-            if (i * CUDA_LANES + lane < a.head_dim)
-                to[i * CUDA_LANES + lane] = from[i * CUDA_LANES + lane];
-    }
-}
-
-/* A half-warp's task: a query of the block, or a key of this forward's rows in the chunk. */
+/* What a half-warp brings through norm and rotary: a query of the block, a position of this
+ * forward whose key lies in the chunk, or both. */
 struct attend_task {
-    bool valid, is_query;
-    int row;
-    const uint16_t *from; /* its projection */
+    bool has_query, has_key;
+    int number, query_row, key_row; /* number: of the query in the block */
+    const uint16_t *query, *key;    /* their projections */
 };
 
-template <int QUERIES, bool NEW_KEYS>
+/* A half-warp has the keys of a chunk whose number is its own mod 16: at most one of them is new.
+ * Queries are behind the half-warps that have new keys, from an even one on. */
+template <int QUERIES>
 static __device__ __forceinline__ struct attend_task
-attend_task_of(const struct attend_arguments &a, const struct attend_block *b, int pos0, int task)
+attend_task_of(const struct attend_arguments &a, const struct attend_block *b, int pos0)
 {
+    const int half = (int)threadIdx.x / CUDA_LANES;
     const int first = b->base + b->lo > pos0 ? b->base + b->lo : pos0;
-    const int fresh = NEW_KEYS && b->active ? b->base + b->hi - first + 1 : 0;
-    const int query = attend_query(a, b->query + task), row = attend_row(a, query);
+    const int position = first + ((half - first) & (CUDA_LANES - 1));
     struct attend_task t;
-    t.is_query = task < QUERIES;
-    t.valid = t.is_query || task < QUERIES + fresh;
-    t.row = t.is_query ? row : t.valid ? first - pos0 + task - QUERIES : 0;
-    t.from = a.projected + (size_t)t.row * a.projected_stride +
-             (t.is_query ? (b->kv_head * a.share + query - row * a.share) * a.head_dim
-                         : a.key_at + b->kv_head * a.head_dim);
+    t.has_key = b->active && position <= b->base + b->hi;
+    t.key_row = t.has_key ? position - pos0 : 0;
+    t.key =
+        a.projected + (size_t)t.key_row * a.projected_stride + a.key_at + b->kv_head * a.head_dim;
+    t.number = (half - ((pos0 + a.rows + 1) & ~1)) & (CUDA_LANES - 1);
+    t.has_query = t.number < QUERIES;
+    const int query = attend_query(a, b->query + (t.has_query ? t.number : 0));
+    t.query_row = attend_row(a, query);
+    t.query = a.projected + (size_t)t.query_row * a.projected_stride +
+              (b->kv_head * a.share + query - t.query_row * a.share) * a.head_dim;
     return t;
 }
 
-/* Queries go into q; keys into shared memory, and those whose row begins in this block's queries
- * into the ring too, with their values. */
-template <int QUERIES, int G>
-static __device__ __forceinline__ void
-attend_task_finish(const struct attend_arguments &a, const struct attend_block *b, int pos0,
-                   const struct attend_task *t, int task, const struct attend_vector<G> *v,
-                   float *x, float *q, uint8_t *keys)
+/* A query to where the scores take it from. */
+template <int G> static __device__ __forceinline__ void attend_put_query(const float *x, float *q)
 {
     const int lane = (int)threadIdx.x % CUDA_LANES;
-    attend_head<G>(a, v, x);
-    if (!t->valid)
+#pragma unroll
+    for (int g = 0; g < G; g++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float *from = x + g * ATTEND_WIDE + i * 2 * CUDA_BLOCK + lane * 2;
+            const float2 one = *(const float2 *)from, two = *(const float2 *)(from + CUDA_BLOCK);
+            *(float4 *)(q + (g * CUDA_LANES + lane) * 8 + 4 * i) =
+                make_float4(one.x, one.y, two.x, two.y);
+        }
+}
+
+/* The old keys of a half-warp into registers: key k of it is number 16 k + half. */
+template <int G>
+static __device__ __forceinline__ void attend_load_keys(const struct attend_arguments &a,
+                                                        const struct attend_block *b, int pos0,
+                                                        uint4 key[CUDA_LANES * G])
+{
+    const int half = (int)threadIdx.x / CUDA_LANES, lane = (int)threadIdx.x % CUDA_LANES;
+    const int old = pos0 - 1 - b->base < b->hi ? pos0 - 1 - b->base : b->hi;
+    const int slot = (int)((unsigned)(b->base + b->lo) % (unsigned)a.capacity) - b->lo;
+    const uint16_t *ring =
+        a.keys + (size_t)b->kv_head * (size_t)a.capacity * (size_t)a.key_stride + lane * 8;
+#pragma unroll
+    for (int k = 0; k < CUDA_LANES * G; k++)
+        key[k] = make_uint4(0, 0, 0, 0);
+    if (!b->active || old < b->lo)
         return;
-    if (t->is_query) {
+#pragma unroll
+    for (int k = 0; k < CUDA_LANES; k++) {
+        int i = k * CUDA_LANES + half; /* what is not there is another, and not looked at */
+        i = i > b->lo ? i : b->lo;
+        i = i < old ? i : old;
+        const int at = slot + i < a.capacity ? slot + i : slot + i - a.capacity;
+#pragma unroll
         for (int g = 0; g < G; g++)
-            for (int i = 0; i < 2; i++) {
-                const float *from = x + g * ATTEND_WIDE + i * 2 * CUDA_BLOCK + lane * 2;
-                *(float4 *)(q + ((task * G + g) * CUDA_LANES + lane) * 8 + 4 * i) =
-                    make_float4(from[0], from[1], from[CUDA_BLOCK], from[CUDA_BLOCK + 1]);
-            }
-        return;
+            key[k * G + g] = __ldcg((const uint4 *)(ring + (unsigned)at * (unsigned)a.key_stride) +
+                                    g * CUDA_LANES);
     }
-    const int position = pos0 + t->row, begin = t->row * a.share;
-    const bool mine = begin >= b->query && begin < b->query + QUERIES;
-    const size_t slot = (size_t)b->kv_head * (size_t)a.capacity +
-                        (size_t)((unsigned)position % (unsigned)a.capacity);
-    uint4 *ring = (uint4 *)(a.keys + slot * (size_t)a.key_stride);
+}
+
+/* A new key, number `at` of the chunk, into this half-warp's registers. */
+template <int G>
+static __device__ __forceinline__ void attend_put_key(int at, const float *x,
+                                                      uint4 key[CUDA_LANES * G])
+{
+#pragma unroll
     for (int g = 0; g < G; g++) {
         const uint4 piece = attend_key_piece(x, g);
-        ((uint4 *)keys)[((position - b->base) * G + g) * CUDA_LANES + lane] = piece;
-        if (mine)
-            ring[g * CUDA_LANES + lane] = piece;
-    }
-    if (mine) {
-        const uint16_t *from = a.projected + (size_t)t->row * a.projected_stride + a.value_at +
-                               b->kv_head * a.head_dim;
-        uint16_t *value = a.values + slot * (size_t)a.value_stride;
 #pragma unroll
-        for (int i = 0; i < 8 * G; i++)
-            if (i * CUDA_LANES + lane < a.value_stride)
-                value[i * CUDA_LANES + lane] =
-                    i * CUDA_LANES + lane < a.head_dim ? from[i * CUDA_LANES + lane] : (uint16_t)0;
+        for (int k = 0; k < CUDA_LANES; k++) { /* no branch, so that they stay registers */
+            const bool here = k == at / CUDA_LANES;
+            uint4 *to = &key[k * G + g];
+            *to = make_uint4(here ? piece.x : to->x, here ? piece.y : to->y, here ? piece.z : to->z,
+                             here ? piece.w : to->w);
+        }
+    }
+}
+
+/* New keys and values into the ring, by the block whose queries begin with their row; by `halves`
+ * half-warps from `from` on. */
+template <int QUERIES, int G>
+static __device__ __forceinline__ void
+attend_store_new(const struct attend_arguments &a, const struct attend_block *b, int pos0,
+                 const float *heads, const uint8_t *values, int from, int halves)
+{
+    const int lane = (int)threadIdx.x % CUDA_LANES, half = (int)threadIdx.x / CUDA_LANES;
+    const int first = b->base + b->lo > pos0 ? b->base + b->lo : pos0;
+#pragma unroll 1
+    for (int position = first + half - from; position <= b->base + b->hi; position += halves) {
+        const int begin = (position - pos0) * a.share;
+        if (begin < b->query || begin >= b->query + QUERIES)
+            continue;
+        const float *x = heads + position % CUDA_LANES * G * ATTEND_WIDE;
+        const uint16_t *value = (const uint16_t *)values + (position - b->base) * G * ATTEND_WIDE;
+        const size_t slot = (size_t)b->kv_head * (size_t)a.capacity +
+                            (size_t)((unsigned)position % (unsigned)a.capacity);
+        uint16_t *ring = a.values + slot * (size_t)a.value_stride;
+#pragma unroll
+        for (int g = 0; g < G; g++)
+            ((uint4 *)(a.keys + slot * (size_t)a.key_stride))[g * CUDA_LANES + lane] =
+                attend_key_piece(x, g);
+#pragma unroll 1
+        for (int d = lane; d < a.value_stride; d += CUDA_LANES)
+            ring[d] = d < a.head_dim ? value[d] : (uint16_t)0;
     }
 }
 
 static __device__ __forceinline__ float attend_gate(const struct attend_arguments &a, int row,
                                                     int head)
 {
-    const uint16_t logit = a.projected[(size_t)row * a.projected_stride + a.gate_at + head];
+    const uint16_t logit =
+        __ldcg(a.projected + (size_t)row * a.projected_stride + a.gate_at + head);
     return rounded(elementary_softplus(bf16_float(logit)));
 }
 
@@ -224,92 +258,330 @@ static __host__ __device__ __forceinline__ int attend_record(int queries, int g)
     return queries * (g * ATTEND_WIDE + 2);
 }
 
-/* Puts the chunks of a block's queries together, in their order. */
+/* Element `at` of a block's queries. */
+template <int G>
+static __device__ __forceinline__ void attend_put(const struct attend_arguments &a,
+                                                  const struct attend_block *b, int at, float o,
+                                                  float l, const float *gates)
+{
+    enum { WIDE = G * ATTEND_WIDE };
+    const int d = at % WIDE, query = b->query + at / WIDE, row = attend_row(a, query);
+    const int head = b->kv_head * a.share + query - row * a.share;
+    if (query < a.rows * a.share && d < a.head_dim)
+        a.out[((size_t)row * (size_t)a.heads + (size_t)head) * (size_t)a.head_dim + (size_t)d] =
+            attend_finish(o, l, gates[at / WIDE]);
+}
+
+/* Puts the chunks of a block's queries together, in their order: a few, out of shared memory. */
 template <int QUERIES, int G>
 static __device__ __forceinline__ void
-attend_merge(const struct attend_arguments &a, const struct attend_block *b, int pos0,
-             const float *partial, float factor[QUERIES][ATTEND_MERGE][3])
+attend_merge_gathered(const struct attend_arguments &a, const struct attend_block *b, int pos0,
+                      const float *partial, const float *gates)
 {
     enum { WIDE = G * ATTEND_WIDE, EACH = QUERIES * WIDE / ATTEND_THREADS };
-    const int record = attend_record(QUERIES, G);
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const int oldest = b->first / CUDA_CHUNK, chunks = b->last / CUDA_CHUNK - oldest + 1;
+    const int record = attend_record(QUERIES, G), oldest = b->first / CUDA_CHUNK;
     int from[EACH], to[EACH]; /* chunks of my elements' queries */
-    float o[EACH], l[EACH], carry = -INFINITY;
+    float m_total[EACH], l_total[EACH], o_total[EACH];
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         const int query = (e * ATTEND_THREADS + (int)threadIdx.x) / WIDE;
         const struct key_range r = attend_range(a, pos0, b->query + query);
         from[e] = r.first / CUDA_CHUNK - oldest;
         to[e] = r.last / CUDA_CHUNK - oldest;
-        o[e] = l[e] = 0.0f;
+        m_total[e] = l_total[e] = o_total[e] = 0.0f;
     }
-    for (int begin = 0; begin < chunks; begin += ATTEND_MERGE) {
-        const int end = begin + ATTEND_MERGE < chunks ? begin + ATTEND_MERGE : chunks;
-        if (warp < QUERIES) { /* of each chunk, what was before is scaled by, and what it brings */
-            const struct key_range r = attend_range(a, pos0, b->query + warp);
-            const int chunk = begin + lane;
-            const bool there =
-                chunk >= r.first / CUDA_CHUNK - oldest && chunk <= r.last / CUDA_CHUNK - oldest;
-            const float *at = partial + (size_t)chunk * (size_t)record + QUERIES * WIDE + 2 * warp;
-            const float m = there ? *at : -INFINITY;
-            factor[warp][lane][2] = there ? at[1] : 0.0f;
-            float run = m > carry ? m : carry;
-            for (int step = 1; step < 32; step *= 2) {
-                const float before = __shfl_up_sync(0xffffffffu, run, step);
-                run = lane >= step && before > run ? before : run;
-            }
-            float before = __shfl_up_sync(0xffffffffu, run, 1);
-            before = lane == 0 ? carry : before;
-            factor[warp][lane][0] = elementary_exp(before - run);
-            factor[warp][lane][1] = elementary_exp(m - run);
-            carry = __shfl_sync(0xffffffffu, run, 31);
+#pragma unroll 1
+    for (int chunk = 0; chunk <= b->last / CUDA_CHUNK - oldest; chunk++, partial += record)
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const int at = e * ATTEND_THREADS + (int)threadIdx.x;
+            const float2 pair = *(const float2 *)(partial + QUERIES * WIDE + 2 * (at / WIDE));
+            const float m = pair.x, l = pair.y, o = partial[at];
+            const float m_new = m > m_total[e] ? m : m_total[e];
+            const float old_part = attend_exp(m_total[e] - m_new);
+            const float new_part = attend_exp(m - m_new);
+            const bool is_first = chunk == from[e], is_next = chunk > from[e] && chunk <= to[e];
+            const float l_new = fmaf(l, new_part, l_total[e] * old_part);
+            const float o_new = fmaf(o, new_part, o_total[e] * old_part);
+            l_total[e] = is_first ? l : is_next ? l_new : l_total[e];
+            o_total[e] = is_first ? o : is_next ? o_new : o_total[e];
+            m_total[e] = is_first ? m : is_next ? m_new : m_total[e];
         }
-        for (int chunk = begin; chunk < end; chunk += ATTEND_AHEAD) {
-            float part[ATTEND_AHEAD][EACH];
 #pragma unroll
-            for (int i = 0; i < ATTEND_AHEAD; i++)
-#pragma unroll
-                for (int e = 0; e < EACH; e++)
-                    if (chunk + i >= from[e] && chunk + i <= to[e])
-                        part[i][e] = partial[(size_t)(chunk + i) * (size_t)record +
-                                             e * ATTEND_THREADS + (int)threadIdx.x];
-            if (chunk == begin)
-                __syncthreads();
-#pragma unroll
-            for (int i = 0; i < ATTEND_AHEAD; i++)
-#pragma unroll
-                for (int e = 0; e < EACH; e++) {
-                    const int query = (e * ATTEND_THREADS + (int)threadIdx.x) / WIDE;
-                    const float *f = factor[query][(chunk + i) % ATTEND_MERGE];
-                    if (chunk + i == from[e]) {
-                        o[e] = part[i][e];
-                        l[e] = f[2];
-                    } else if (chunk + i > from[e] && chunk + i <= to[e]) {
-                        l[e] = fmaf(f[2], f[1], l[e] * f[0]);
-                        o[e] = fmaf(part[i][e], f[1], o[e] * f[0]);
-                    }
-                }
-        }
-        __syncthreads();
-    }
-#pragma unroll
-    for (int e = 0; e < EACH; e++) {
-        const int at = e * ATTEND_THREADS + (int)threadIdx.x, d = at % WIDE;
-        const int query = b->query + at / WIDE, row = attend_row(a, query);
-        const int head = b->kv_head * a.share + query - row * a.share;
-        if (query < a.rows * a.share && d < a.head_dim)
-            a.out[((size_t)row * (size_t)a.heads + (size_t)head) * (size_t)a.head_dim + (size_t)d] =
-                attend_finish(o[e], l[e], attend_gate(a, row, head));
-    }
+    for (int e = 0; e < EACH; e++)
+        attend_put<G>(a, b, e * ATTEND_THREADS + (int)threadIdx.x, o_total[e], l_total[e], gates);
 }
 
 extern __shared__ uint4 attend_shared[];
 
-/* SETS * HEADS queries of a block; heads of up to G * 128. LOOP: all chunks, whose keys and values
- * are in the ring; else one, see above. */
-template <int SETS, int HEADS, int G, bool LOOP>
-__global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct attend_arguments a)
+/* Few rows: QUERIES queries of a block, SET at once; heads of up to G * 128. Keys are in registers,
+ * values in shared memory. */
+template <int QUERIES, int SET, int G>
+__global__ __launch_bounds__(ATTEND_THREADS,
+                             G == 1 ? 2 : 1) static void attend_few(const struct attend_arguments a)
+{
+    enum {
+        WIDE = G * ATTEND_WIDE,
+        KEYS = CUDA_LANES / SET,
+        EACH = QUERIES * WIDE / ATTEND_THREADS,
+        VALUE_QUERIES = QUERIES / 2 /* that a thread takes at once */
+    };
+    static_assert((int)WIDE <= (int)ATTEND_THREADS && 2 * QUERIES <= (int)CUDA_LANES,
+                  "threads for values");
+    __shared__ float maxima[QUERIES][ATTEND_WARPS], gates[QUERIES];
+    __shared__ uint64_t gathered;
+    uint8_t *values = (uint8_t *)attend_shared;
+    float *q = (float *)(values + CUDA_CHUNK * WIDE * 2);
+    float *p = q + QUERIES * WIDE, *heads = p + QUERIES * ATTEND_P_STRIDE;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % CUDA_LANES;
+    const int half = (int)threadIdx.x / CUDA_LANES;
+
+    pdl_launch_next();
+    if (a.clustered) {
+        if (threadIdx.x == 0)
+            cluster_gather_init(&gathered);
+        cluster_begin();
+    }
+    struct attend_block b = {};
+    const int item = (int)blockIdx.x / a.slots, slot = (int)blockIdx.x % a.slots;
+    b.kv_head = item / a.groups;
+    b.query = item % a.groups * QUERIES;
+    const int gate_query =
+        attend_query(a, b.query + ((int)threadIdx.x < QUERIES ? (int)threadIdx.x : 0));
+    const int gate_row = attend_row(a, gate_query);
+    const uint16_t *gate = a.projected + (size_t)gate_row * a.projected_stride + a.gate_at +
+                           b.kv_head * a.share + gate_query - gate_row * a.share;
+    int pos0 = attend_position(a);
+    struct attend_task task;
+    struct attend_vector<G> vector;
+    uint4 key[CUDA_LANES * G];
+    uint16_t fresh[8 * G], logit = 0;
+    for (bool waited = false;;) {
+        attend_place(a, &b, QUERIES, pos0, slot);
+        attend_load_keys<G>(a, &b, pos0, key);
+        attend_load_old<G>(a, &b, a.values, a.value_stride, pos0, values);
+        copy_commit();
+        task = attend_task_of<QUERIES>(a, &b, pos0);
+        attend_fetch_weights<G>(a, task.has_key ? a.k_norm : a.q_norm,
+                                pos0 + (task.has_key ? task.key_row : task.query_row), &vector);
+        if (!waited) {
+            pdl_wait();
+            waited = true;
+        }
+        attend_fetch<G>(a, task.has_key ? task.key : task.query, &vector);
+        if (task.has_key)
+#pragma unroll
+            for (int i = 0; i < 8 * G; i++)
+                fresh[i] = i * CUDA_LANES + lane < a.head_dim
+                               ? __ldcg(task.key + (a.value_at - a.key_at) + i * CUDA_LANES + lane)
+                               : (uint16_t)0;
+        if ((int)threadIdx.x < QUERIES)
+            logit = __ldcg(gate);
+        const int now = attend_position(a);
+        if (now == pos0)
+            break;
+        pos0 = now; /* the step was not there yet, or it was an older one */
+        copy_wait<0>();
+        __syncthreads();
+    }
+    if (!b.active && !(a.clustered && slot == 0)) {
+        copy_wait<0>();
+        if (a.clustered)
+            cluster_begun();
+        return;
+    }
+    const int oldest = b.first / CUDA_CHUNK, newest = b.last / CUDA_CHUNK;
+    const int record = attend_record(QUERIES, G);
+    float *partial = a.clustered ? heads + ATTEND_HALVES * WIDE
+                                 : a.partial + (size_t)item * (size_t)a.slots * (size_t)record;
+    float *mine = partial + (size_t)(b.chunk - oldest) * (size_t)record;
+
+    const int fresh_at = pos0 + task.key_row - b.base;
+    if (task.has_key) {
+        uint16_t *value = (uint16_t *)values + fresh_at * WIDE + lane;
+#pragma unroll
+        for (int i = 0; i < 8 * G; i++)
+            value[i * CUDA_LANES] = fresh[i];
+    }
+#pragma unroll 1
+    for (int round = 0; round < 2; round++) { /* 1: those that have both */
+        const bool busy =
+            round == 0 ? task.has_key || task.has_query : task.has_key && task.has_query;
+        if (!__any_sync(0xffffffffu, busy))
+            break;
+        float *x = heads + half * WIDE;
+        if (round > 0) {
+            x = p + task.number * ATTEND_P_STRIDE; /* the key stays where it is */
+            attend_fetch_weights<G>(a, a.q_norm, pos0 + task.query_row, &vector);
+            attend_fetch<G>(a, task.query, &vector);
+        }
+        attend_head<G>(a, &vector, x);
+        if (round == 0 && task.has_key)
+            attend_put_key<G>(fresh_at, x, key);
+        else if (busy)
+            attend_put_query<G>(x, q + task.number * WIDE);
+    }
+    __syncthreads();
+
+    if (b.active) {
+#pragma unroll 1
+        for (int set = 0; set < QUERIES; set += SET) {
+            const int query = set + lane / KEYS;
+            float *scores = p + query * ATTEND_P_STRIDE + lane % KEYS * CUDA_LANES + half;
+            const struct key_range seen =
+                attend_within(attend_range(a, pos0, b.query + query), b.base);
+            float m = attend_register_scores<SET, G>(key, q + set * WIDE, a.scale, b.lo, b.hi, seen,
+                                                     scores);
+#pragma unroll
+            for (int step = 1; step < KEYS; step *= 2)
+                m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, step));
+            m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, CUDA_LANES));
+            if ((int)threadIdx.x % 32 < CUDA_LANES && lane % KEYS == 0)
+                maxima[query][warp] = m;
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (int set = 0; set < QUERIES; set += SET) {
+            const int query = set + lane / KEYS;
+            float *scores = p + query * ATTEND_P_STRIDE + lane % KEYS * CUDA_LANES + half;
+            const struct key_range seen =
+                attend_within(attend_range(a, pos0, b.query + query), b.base);
+            const float m = attend_most(maxima[query]);
+#pragma unroll
+            for (int batch = 0; batch < SET; batch++) {
+                const int at = batch * KEYS * CUDA_LANES;
+                const int number = at + lane % KEYS * CUDA_LANES + half;
+                const float e = attend_exp(scores[at] - m);
+                scores[at] = number >= seen.first && number <= seen.last ? e : 0.0f;
+            }
+        }
+        copy_wait<0>();
+        __syncthreads();
+        if (a.clustered)
+            cluster_begun();
+        if (G == 2 ? half < QUERIES : half >= CUDA_LANES / 2) {
+            const int query = G == 2 ? half : (half - CUDA_LANES / 2) % QUERIES;
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < CUDA_CHUNK / CUDA_LANES; i++)
+                sum = sum + p[query * ATTEND_P_STRIDE + i * CUDA_LANES + lane];
+            sum = lanes_sum(sum);
+            if (lane == 0 && (G == 2 || half - CUDA_LANES / 2 < QUERIES)) {
+                float *to = mine + QUERIES * WIDE + 2 * query;
+                const float m = attend_most(maxima[query]);
+                if (a.clustered)
+                    cluster_send(to, m, sum, &gathered, 0);
+                else
+                    *(float2 *)to = make_float2(m, sum);
+            }
+        }
+        if (G == 2)
+            attend_store_new<QUERIES, G>(a, &b, pos0, heads, values, 0, CUDA_LANES);
+        else if (half >= CUDA_LANES / 2)
+            attend_store_new<QUERIES, G>(a, &b, pos0, heads, values, CUDA_LANES / 2,
+                                         CUDA_LANES / 2);
+        if ((int)threadIdx.x < WIDE) {
+            const int query = (int)threadIdx.x / (WIDE / 2) * VALUE_QUERIES;
+            const int d = (int)threadIdx.x % (WIDE / 2) * 2;
+            struct key_range seen[VALUE_QUERIES];
+            float o[VALUE_QUERIES][2];
+#pragma unroll
+            for (int h = 0; h < VALUE_QUERIES; h++)
+                seen[h] = attend_within(attend_range(a, pos0, b.query + query + h), b.base);
+            attend_sum_values<VALUE_QUERIES, WIDE>(values + d * 2, p + query * ATTEND_P_STRIDE,
+                                                   seen, o);
+#pragma unroll
+            for (int h = 0; h < VALUE_QUERIES; h++) {
+                float *to = mine + (query + h) * WIDE + d;
+                if (a.clustered)
+                    cluster_send(to, o[h][0], o[h][1], &gathered, 0);
+                else
+                    *(float2 *)to = make_float2(o[h][0], o[h][1]);
+            }
+        }
+    } else if (a.clustered) {
+        cluster_begun();
+    }
+
+    if (!a.clustered || slot != 0)
+        return; /* attend_together follows, or the first of the cluster goes on */
+    if (threadIdx.x == 0)
+        cluster_gather_expect(&gathered,
+                              (unsigned)((newest - oldest + 1) * record) * (unsigned)sizeof(float));
+    if ((int)threadIdx.x < QUERIES)
+        gates[threadIdx.x] = rounded(elementary_softplus(bf16_float(logit)));
+    __syncthreads();
+    cluster_gather_wait(&gathered);
+    attend_merge_gathered<QUERIES, G>(a, &b, pos0, partial, gates);
+}
+
+/* Puts the chunks of a head of a row together, in their order; a thread has an element. */
+template <int G>
+__global__
+__launch_bounds__(G *ATTEND_WIDE) static void attend_together(const struct attend_arguments a)
+{
+    enum { WIDE = G * ATTEND_WIDE };
+    __shared__ float factor[ATTEND_MERGE][3];
+    pdl_launch_next();
+    const int row = (int)blockIdx.x / a.heads, head = (int)blockIdx.x % a.heads;
+    const int kv_head = head / a.share, query = row * a.share + head - kv_head * a.share;
+    const int group = query / a.queries_each, number = query % a.queries_each;
+    const int record = attend_record(a.queries_each, G), d = (int)threadIdx.x;
+    const float *partial =
+        a.partial + (size_t)(kv_head * a.groups + group) * (size_t)a.slots * (size_t)record;
+    pdl_wait();
+    const int pos0 = attend_position(a);
+    const float gate = attend_gate(a, row, head);
+    const int oldest = attend_range(a, pos0, group * a.queries_each).first / CUDA_CHUNK;
+    const struct key_range seen = attend_range(a, pos0, query);
+    const int from = seen.first / CUDA_CHUNK - oldest, to = seen.last / CUDA_CHUNK - oldest;
+    float o = 0.0f, l = 0.0f, carry = -INFINITY;
+    for (int begin = from; begin <= to; begin += ATTEND_MERGE) {
+        const float *at = partial + (size_t)begin * (size_t)record;
+        float part[ATTEND_MERGE];
+#pragma unroll
+        for (int i = 0; i < ATTEND_MERGE; i++)
+            part[i] = begin + i <= to ? __ldcg(at + (size_t)i * (size_t)record + number * WIDE + d)
+                                      : 0.0f;
+        if (d < 32) { /* of each chunk, what was before is scaled by, and what it brings */
+            const bool there = begin + d <= to;
+            const float2 pair = there ? __ldcg((const float2 *)(at + (size_t)d * (size_t)record +
+                                                                a.queries_each * WIDE + 2 * number))
+                                      : make_float2(-INFINITY, 0.0f);
+            float run = pair.x > carry ? pair.x : carry;
+            for (int step = 1; step < 32; step *= 2) {
+                const float before = __shfl_up_sync(0xffffffffu, run, step);
+                run = d >= step && before > run ? before : run;
+            }
+            float before = __shfl_up_sync(0xffffffffu, run, 1);
+            before = d == 0 ? carry : before;
+            factor[d][0] = attend_exp(before - run);
+            factor[d][1] = attend_exp(pair.x - run);
+            factor[d][2] = pair.y;
+            carry = __shfl_sync(0xffffffffu, run, 31);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < ATTEND_MERGE; i++) {
+            if (begin + i > to)
+                break;
+            const float *f = factor[i];
+            const bool first = i == 0 && begin == from;
+            l = first ? f[2] : fmaf(f[2], f[1], l * f[0]);
+            o = first ? part[i] : fmaf(part[i], f[1], o * f[0]);
+        }
+        __syncthreads();
+    }
+    if (d < a.head_dim)
+        a.out[((size_t)row * (size_t)a.heads + (size_t)head) * (size_t)a.head_dim + (size_t)d] =
+            attend_finish(o, l, gate);
+}
+
+/* Many rows, whose keys and values are in the ring: a block goes through all chunks of its SETS *
+ * HEADS queries. */
+template <int SETS, int HEADS, int G>
+__global__ __launch_bounds__(ATTEND_THREADS,
+                             2) static void attend_many(const struct attend_arguments a)
 {
     enum {
         QUERIES = SETS * HEADS,
@@ -323,62 +595,21 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
         SUM_WARPS = ATTEND_WARPS - VALUE_WARPS
     };
     static_assert(VALUE_WARPS <= 4 && 2 * SUM_WARPS >= QUERIES, "warps for values and for sums");
+    static_assert((int)QUERIES <= (int)ATTEND_HALVES, "half-warps for queries");
     __shared__ float maxima[ATTEND_WARPS][QUERIES], most[QUERIES], sums[QUERIES];
-    __shared__ float factor[QUERIES][ATTEND_MERGE][3];
-    __shared__ unsigned arrived;
-    __shared__ uint64_t gathered;
-    uint8_t *keys = (uint8_t *)attend_shared, *values = keys + a.values_apart;
-    float *q = (float *)(values + CUDA_CHUNK * PITCH);
+    uint8_t *tile = (uint8_t *)attend_shared; /* of keys, then of values */
+    float *q = (float *)(tile + CUDA_CHUNK * PITCH);
     float *p = q + QUERIES * WIDE, *heads = p + QUERIES * P_STRIDE;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % CUDA_LANES;
-    const bool apart = a.values_apart != 0;
+    const int half = (int)threadIdx.x / CUDA_LANES;
 
     pdl_launch_next();
-    if (!LOOP && a.clustered) {
-        if (threadIdx.x == 0)
-            cluster_gather_init(&gathered);
-        cluster_begin();
-    }
     struct attend_block b = {};
-    const bool work = (int)blockIdx.x < a.work;
-    const int item = (int)blockIdx.x / a.slots, slot = (int)blockIdx.x % a.slots;
-    b.kv_head = item / a.groups;
-    b.group = LOOP ? a.groups - 1 - item % a.groups : item % a.groups; /* the longest first */
-    b.query = b.group * QUERIES;
-    int pos0 = LOOP || !work ? -1 : attend_position(a);
-    struct attend_task task;
-    struct attend_vector<G> vector;
-    for (bool waited = false;;) {
-        attend_place(a, &b, QUERIES, pos0, slot);
-        if (!LOOP) {
-            attend_load_old<G>(a, &b, a.keys, a.key_stride, pos0, keys);
-            copy_commit();
-            if (apart)
-                attend_load_old<G>(a, &b, a.values, a.value_stride, pos0, values);
-            copy_commit();
-        }
-        task = attend_task_of<QUERIES, !LOOP>(a, &b, pos0, (int)threadIdx.x / CUDA_LANES);
-        attend_fetch_weights<G>(a, task.is_query ? a.q_norm : a.k_norm, pos0 + task.row, &vector);
-        if (!waited) {
-            prefetch_slice(a.next, blockIdx.x, gridDim.x);
-            pdl_wait();
-            if (!work)
-                return;
-            waited = true;
-        }
-        attend_fetch<G>(a, task.from, &vector);
-        const int now = attend_position(a);
-        if (now == pos0)
-            break;
-        pos0 = now; /* the step was not there yet, or it was an older one */
-        copy_wait<0>();
-        __syncthreads();
-    }
-    if (!LOOP && !b.active) {
-        copy_wait<0>();
-        if (!a.clustered)
-            return;
-    }
+    b.kv_head = (int)blockIdx.x / a.groups;
+    b.query = (a.groups - 1 - (int)blockIdx.x % a.groups) * QUERIES; /* the longest first */
+    pdl_wait();
+    const int pos0 = attend_position(a);
+    attend_place(a, &b, QUERIES, pos0, 0);
     const int oldest = b.first / CUDA_CHUNK, newest = b.last / CUDA_CHUNK;
 
     /* The elements of the output that this thread sees to. */
@@ -389,37 +620,32 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
     for (int h = 0; h < TOGETHER; h++)
         value_range[h] = attend_range(a, pos0, b.query + value_query + h);
 
-    float *x = heads + (int)threadIdx.x / CUDA_LANES * WIDE;
-    for (int number = (int)threadIdx.x / CUDA_LANES;
-         __any_sync(0xffffffffu, task.valid && (LOOP || b.active)); number += ATTEND_HALVES) {
-        if (number >= ATTEND_HALVES) {
-            attend_fetch_weights<G>(a, a.k_norm, pos0 + task.row, &vector);
-            attend_fetch<G>(a, task.from, &vector);
-        }
-        attend_task_finish<QUERIES, G>(a, &b, pos0, &task, number, &vector, x, q, keys);
-        task = attend_task_of<QUERIES, !LOOP>(a, &b, pos0, number + ATTEND_HALVES);
-    }
-    if (!LOOP && apart)
-        attend_new_values<G>(a, &b, pos0, values);
+    struct attend_vector<G> vector;
+    const int prepared = attend_query(a, b.query + (half < QUERIES ? half : 0));
+    const int prepared_row = attend_row(a, prepared);
+    attend_fetch_weights<G>(a, a.q_norm, pos0 + prepared_row, &vector);
+    attend_fetch<G>(a,
+                    a.projected + (size_t)prepared_row * a.projected_stride +
+                        (b.kv_head * a.share + prepared - prepared_row * a.share) * a.head_dim,
+                    &vector);
+    attend_head<G>(a, &vector, heads + half * WIDE);
+    if (half < QUERIES)
+        attend_put_query<G>(heads + half * WIDE, q + half * WIDE);
 
     float total[TOGETHER][DIMS] = {}, l_total[TOGETHER] = {}, m_total[TOGETHER] = {};
     float o[TOGETHER][DIMS] = {};
-    const int last = LOOP ? newest : b.active ? b.chunk : b.chunk - 1;
-    for (int chunk = LOOP ? oldest : b.chunk; chunk <= last; chunk++) {
-        if (LOOP) {
-            attend_take_chunk(&b, chunk);
-            attend_load_old<G>(a, &b, a.keys, a.key_stride, INT32_MAX / 2, keys);
-            copy_commit();
-            copy_commit();
-        }
-        copy_wait<1>();
+    for (int chunk = oldest; chunk <= newest; chunk++) {
+        attend_take_chunk(&b, chunk);
+        attend_load_old<G>(a, &b, a.keys, a.key_stride, INT32_MAX / 2, tile);
+        copy_commit();
+        copy_wait<0>();
         __syncthreads();
 
 #pragma unroll 1
         for (int set = 0; set < SETS; set++) {
             const struct key_range seen =
                 attend_within(attend_range(a, pos0, b.query + set * HEADS + lane % HEADS), b.base);
-            float m = attend_scores<HEADS, G>(keys, q + set * HEADS * WIDE, a.scale, b.lo, b.hi,
+            float m = attend_scores<HEADS, G>(tile, q + set * HEADS * WIDE, a.scale, b.lo, b.hi,
                                               seen, p + set * HEADS * P_STRIDE, P_STRIDE);
 #pragma unroll
             for (int step = HEADS; step < 32; step *= 2) {
@@ -430,15 +656,8 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
                 maxima[warp][set * HEADS + lane] = m;
         }
         __syncthreads();
-        if (!apart) {
-            if (LOOP) {
-                attend_load_old<G>(a, &b, a.values, a.value_stride, INT32_MAX / 2, values);
-            } else {
-                attend_load_old<G>(a, &b, a.values, a.value_stride, pos0, values);
-                attend_new_values<G>(a, &b, pos0, values);
-            }
-            copy_commit();
-        }
+        attend_load_old<G>(a, &b, a.values, a.value_stride, INT32_MAX / 2, tile);
+        copy_commit();
 #pragma unroll 1
         for (int set = 0; set < SETS; set++) {
             const int query = set * HEADS + lane % HEADS;
@@ -465,11 +684,10 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
 #pragma unroll
             for (int h = 0; h < TOGETHER; h++)
                 summed[h] = attend_within(value_range[h], b.base);
-            attend_values<TOGETHER, DIMS>(values + value_at * 2, PITCH, p + value_query * P_STRIDE,
+            attend_values<TOGETHER, DIMS>(tile + value_at * 2, PITCH, p + value_query * P_STRIDE,
                                           P_STRIDE, summed, o);
         } else if (warp >= ATTEND_WARPS - (QUERIES + 1) / 2) {
-            const int query =
-                (int)threadIdx.x / CUDA_LANES - (ATTEND_HALVES - (QUERIES + 1) / 2 * 2);
+            const int query = half - (ATTEND_HALVES - (QUERIES + 1) / 2 * 2);
             float sum = 0.0f;
 #pragma unroll
             for (int i = 0; i < CUDA_CHUNK / CUDA_LANES; i++)
@@ -480,7 +698,7 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
         }
         __syncthreads();
 
-        if (LOOP && warp < VALUE_WARPS) {
+        if (warp < VALUE_WARPS) {
 #pragma unroll
             for (int h = 0; h < TOGETHER; h++) {
                 if (chunk < value_range[h].first / CUDA_CHUNK ||
@@ -500,105 +718,51 @@ __global__ __launch_bounds__(ATTEND_THREADS, 2) static void attend(const struct 
             }
         }
     }
-
-    if (LOOP) {
-        if (warp >= VALUE_WARPS)
-            return;
-#pragma unroll
-        for (int h = 0; h < TOGETHER; h++) {
-            const int query = b.query + value_query + h, row = attend_row(a, query);
-            const int head = b.kv_head * a.share + query - row * a.share;
-            if (query >= a.rows * a.share)
-                continue;
-            const float gate = attend_gate(a, row, head);
-            uint16_t *to =
-                a.out + ((size_t)row * (size_t)a.heads + (size_t)head) * (size_t)a.head_dim;
-#pragma unroll
-            for (int d = 0; d < DIMS; d++)
-                if (value_at + d < a.head_dim)
-                    to[value_at + d] = attend_finish(total[h][d], l_total[h], gate);
-        }
+    if (warp >= VALUE_WARPS)
         return;
+#pragma unroll
+    for (int h = 0; h < TOGETHER; h++) {
+        const int query = b.query + value_query + h, row = attend_row(a, query);
+        const int head = b.kv_head * a.share + query - row * a.share;
+        if (query >= a.rows * a.share)
+            continue;
+        const float gate = attend_gate(a, row, head);
+        uint16_t *to = a.out + ((size_t)row * (size_t)a.heads + (size_t)head) * (size_t)a.head_dim;
+#pragma unroll
+        for (int d = 0; d < DIMS; d++)
+            if (value_at + d < a.head_dim)
+                to[value_at + d] = attend_finish(total[h][d], l_total[h], gate);
     }
-
-    const size_t record = (size_t)attend_record(QUERIES, G);
-    float *partial = a.clustered ? heads + ATTEND_HALVES * WIDE
-                                 : a.partial + (size_t)item * (size_t)a.slots * record;
-    float *mine = partial + (size_t)(b.chunk - oldest) * record;
-    if (a.clustered) {
-        cluster_begun();
-        if (warp < VALUE_WARPS && b.active)
-#pragma unroll
-            for (int h = 0; h < TOGETHER; h++)
-#pragma unroll
-                for (int d = 0; d < DIMS; d += 2)
-                    cluster_send(mine + (value_query + h) * WIDE + value_at + d, o[h][d],
-                                 o[h][d + 1], &gathered, 0);
-        else if ((int)threadIdx.x >= ATTEND_THREADS - QUERIES && b.active) {
-            const int query = (int)threadIdx.x - (ATTEND_THREADS - QUERIES);
-            cluster_send(mine + QUERIES * WIDE + 2 * query, most[query], sums[query], &gathered, 0);
-        }
-        if (slot != 0)
-            return;
-        if (threadIdx.x == 0)
-            cluster_gather_expect(
-                &gathered, (unsigned)((size_t)(newest - oldest + 1) * record * sizeof(float)));
-        cluster_gather_wait(&gathered);
-    } else {
-        if (warp < VALUE_WARPS)
-#pragma unroll
-            for (int h = 0; h < TOGETHER; h++)
-#pragma unroll
-                for (int d = 0; d < DIMS; d += 2)
-                    *(float2 *)(mine + (value_query + h) * WIDE + value_at + d) =
-                        make_float2(o[h][d], o[h][d + 1]);
-        else if ((int)threadIdx.x >= ATTEND_THREADS - QUERIES) {
-            const int query = (int)threadIdx.x - (ATTEND_THREADS - QUERIES);
-            *(float2 *)(mine + QUERIES * WIDE + 2 * query) = make_float2(most[query], sums[query]);
-        }
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            __threadfence();
-            arrived = atomicAdd(&a.counters[item], 1u);
-            __threadfence();
-        }
-        __syncthreads();
-        if (arrived != (unsigned)(newest - oldest))
-            return;
-        if (threadIdx.x == 0)
-            a.counters[item] = 0;
-    }
-    attend_merge<QUERIES, G>(a, &b, pos0, partial, factor);
 }
 
 /* ---- Host ---- */
 
 typedef void (*attend_kernel)(struct attend_arguments);
 
-/* The forms of the kernel, by how many queries a block has. */
+/* The forms of the kernels, by how many queries a block has. */
 struct attend_form {
-    int queries, heads, groups; /* groups: of 128 elements of a head */
-    bool loop;
+    int queries, heads, groups; /* heads: at once; groups: of 128 elements of a head */
+    bool many;
     attend_kernel kernel;
 };
 static const struct attend_form attend_forms[] = {
-    {2, 2, 1, false, attend<1, 2, 1, false>}, {4, 4, 1, false, attend<1, 4, 1, false>},
-    {6, 2, 1, false, attend<3, 2, 1, false>}, {8, 4, 1, false, attend<2, 4, 1, false>},
-    {2, 2, 2, false, attend<1, 2, 2, false>}, {8, 4, 1, true, attend<2, 4, 1, true>},
-    {2, 2, 2, true, attend<1, 2, 2, true>}};
+    {2, 2, 1, false, attend_few<2, 2, 1>}, {4, 4, 1, false, attend_few<4, 4, 1>},
+    {6, 2, 1, false, attend_few<6, 2, 1>}, {8, 4, 1, false, attend_few<8, 4, 1>},
+    {2, 2, 2, false, attend_few<2, 2, 2>}, {8, 4, 1, true, attend_many<2, 4, 1>},
+    {2, 2, 2, true, attend_many<1, 2, 2>}};
 
 static int attend_groups(int head_dim)
 {
     return (head_dim + ATTEND_WIDE - 1) / ATTEND_WIDE;
 }
 
-static size_t attend_bytes(const struct attend_form *f, bool apart)
+static size_t attend_bytes(const struct attend_form *f)
 {
     const size_t wide = (size_t)f->groups * ATTEND_WIDE, queries = (size_t)f->queries;
-    return (apart ? 2 : 1) * CUDA_CHUNK * wide * sizeof(uint16_t) +
-           (queries * wide + queries * (size_t)(CUDA_CHUNK + 32 / f->heads) +
-            ATTEND_HALVES * wide) *
-               sizeof(float);
+    const size_t scores = queries * (size_t)(CUDA_CHUNK + 32 / f->heads) + ATTEND_HALVES * wide;
+    const size_t floats =
+        queries * wide + (f->many ? scores : (size_t)attend_few_floats(f->queries, f->groups));
+    return CUDA_CHUNK * wide * sizeof(uint16_t) + floats * sizeof(float);
 }
 
 /* The chunks that positions of `rows` rows may reach into. */
@@ -614,12 +778,12 @@ static int attend_slots(int window, int rows, int chunks)
 static const struct attend_form *attend_choose(const struct attend_arguments *a,
                                                int multiprocessors)
 {
-    const bool loop = a->rows > CUDA_RECORD_ROWS;
+    const bool many = a->rows > CUDA_RECORD_ROWS;
     const int all = a->rows * a->share;
     const struct attend_form *best = NULL;
     for (size_t i = 0; i < sizeof attend_forms / sizeof *attend_forms; i++) {
         const struct attend_form *f = &attend_forms[i];
-        if (f->loop != loop || f->groups != attend_groups(a->head_dim))
+        if (f->many != many || f->groups != attend_groups(a->head_dim))
             continue;
         if (best != NULL && all % f->queries != 0 && all % best->queries == 0)
             continue;
@@ -656,6 +820,7 @@ static struct attend_arguments attend_arguments_of(const struct cuda_launch *l,
     a.heads = b->heads;
     a.kv_heads = b->kv_heads;
     a.head_dim = b->head_dim;
+    a.head_part = (b->head_dim & (b->head_dim - 1)) == 0 ? 1.0f / (float)b->head_dim : 0.0f;
     a.window = b->window;
     a.share = b->heads / b->kv_heads;
     a.share_part = a.share == 1 ? 0 : UINT32_MAX / (unsigned)a.share + 1;
@@ -685,7 +850,7 @@ void cuda_append(const struct cuda_launch *l, const struct cuda_attend *c)
         attend_append_launch(l, &a);
 }
 
-/* Scratch: counters; then partial results of few rows, or queries of many. */
+/* Scratch: partial results of few rows, or queries of many. */
 size_t cuda_attend_scratch(int heads, int kv_heads, int head_dim, int rows, int chunks)
 {
     const size_t few = (size_t)(rows < CUDA_RECORD_ROWS ? rows : CUDA_RECORD_ROWS);
@@ -693,7 +858,7 @@ size_t cuda_attend_scratch(int heads, int kv_heads, int head_dim, int rows, int 
     const size_t wide = (size_t)attend_groups(head_dim) * ATTEND_WIDE;
     const size_t partial = queries * (size_t)(chunks + 1) * (wide + 2) * sizeof(float);
     const size_t many = (size_t)rows * (size_t)heads * (size_t)head_dim * sizeof(uint16_t);
-    return ATTEND_COUNTERS * sizeof(unsigned) + (partial > many ? partial : many);
+    return partial > many ? partial : many;
 }
 
 void cuda_attend(const struct cuda_launch *l, const struct cuda_attend *c)
@@ -706,8 +871,7 @@ void cuda_attend(const struct cuda_launch *l, const struct cuda_attend *c)
     a.value_at = a.key_at + a.kv_heads * a.head_dim;
     a.gate_at = a.value_at + a.kv_heads * a.head_dim;
     a.out = c->out;
-    a.counters = (unsigned *)c->scratch;
-    a.partial = (float *)((unsigned *)c->scratch + ATTEND_COUNTERS);
+    a.partial = (float *)c->scratch;
     if (many) {
         const bool fast = l->fast && cuda_attend_fast_takes(a.heads, a.kv_heads, a.head_dim);
         a.queries = fast ? (uint16_t *)a.partial : NULL;
@@ -720,27 +884,21 @@ void cuda_attend(const struct cuda_launch *l, const struct cuda_attend *c)
     a.slots = many ? 1 : attend_slots(a.window, a.rows, c->chunks);
     const struct attend_form *f = attend_choose(&a, l->device->multiprocessors);
     a.groups = (a.rows * a.share + f->queries - 1) / f->queries;
-    a.work = a.kv_heads * a.groups * a.slots;
-    a.next = l->next[1];
-    const bool apart = !many && a.work <= l->device->multiprocessors &&
-                       attend_bytes(f, true) + 8192 <= l->device->shared_most;
-    a.values_apart =
-        apart ? (size_t)CUDA_CHUNK * (size_t)f->groups * ATTEND_WIDE * sizeof(uint16_t) : 0;
-    if (a.kv_heads * a.groups > ATTEND_COUNTERS) {
-        cuda_ok(l->fault, cudaErrorNotSupported, "attention: more heads than it has counters for");
-        return;
-    }
-    size_t shared = attend_bytes(f, apart);
+    a.queries_each = f->queries;
+    size_t shared = attend_bytes(f);
     const size_t gathered =
         (size_t)a.slots * (size_t)attend_record(f->queries, f->groups) * sizeof(float);
 #ifndef CUDA_EMULATED
-    a.clustered = getenv("MLXFAST_CUDA_CLUSTERS") != NULL && !many && l->device->major >= 9 &&
+    const char *asked = getenv("MLXFAST_CUDA_CLUSTERS");
+    a.clustered = (asked == NULL || strcmp(asked, "0") != 0) && !many && l->device->major >= 9 &&
                   a.slots > 1 && a.slots <= ATTEND_CLUSTER &&
                   shared + gathered + 8192 <= l->device->shared_most;
 #endif
     shared += a.clustered ? gathered : 0;
-    int idle = a.next.bytes > 0 && !many ? l->device->multiprocessors - a.work : 0;
-    idle = idle > 0 ? (idle + a.slots - 1) / a.slots * a.slots : 0;
-    cuda_launch_cluster(l, "attend", f->kernel, dim3((unsigned)(a.work + idle)),
+    cuda_launch_cluster(l, "attend", f->kernel, dim3((unsigned)(a.kv_heads * a.groups * a.slots)),
                         dim3(ATTEND_THREADS), shared, a.clustered ? (unsigned)a.slots : 1, a);
+    if (!many && !a.clustered)
+        cuda_launch(l, "attend_together", f->groups == 1 ? attend_together<1> : attend_together<2>,
+                    dim3((unsigned)(a.rows * a.heads)), dim3((unsigned)(f->groups * ATTEND_WIDE)),
+                    0, a);
 }

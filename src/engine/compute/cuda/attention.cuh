@@ -19,7 +19,8 @@ enum {
     ATTEND_THREADS = 256,
     ATTEND_WARPS = ATTEND_THREADS / 32,
     ATTEND_HALVES = ATTEND_THREADS / CUDA_LANES,
-    ATTEND_WIDE = CUDA_BF16_GROUP /* elements of a head that a half-warp takes at once */
+    ATTEND_WIDE = CUDA_BF16_GROUP, /* elements of a head that a half-warp takes at once */
+    ATTEND_P_STRIDE = CUDA_CHUNK + 4
 };
 
 struct attend_arguments {
@@ -31,6 +32,7 @@ struct attend_arguments {
     const float *cosine, *sine;
     int rotary, positions; /* of the table */
     float eps, input_scale, scale;
+    float head_part;         /* 1 / head_dim where that is exact, else 0 */
     uint16_t *keys, *values; /* the rings */
     int capacity, key_stride, value_stride;
     int rows, heads, kv_heads, head_dim;
@@ -40,15 +42,11 @@ struct attend_arguments {
     uint16_t *out;
     uint16_t *queries; /* cuda_append's kernel: NULL, or where queries go, [rows, heads*head_dim] */
 
-    int groups;          /* of queries, for each key/value head */
-    int slots;           /* chunks that a group may have work in */
-    int work;            /* blocks; those behind only prefetch */
-    size_t values_apart; /* bytes from the keys to the values in shared memory; 0: values come when
-                            the keys have been read */
-    bool clustered;     /* the slots of a group are a cluster: the first puts the chunks together */
-    unsigned *counters; /* [kv_heads, groups] */
-    float *partial;     /* [kv_heads, groups, slots] of attend_record floats */
-    struct l2_prefetch next;
+    int queries_each; /* of a block */
+    int groups;       /* of queries, for each key/value head */
+    int slots;        /* chunks that a group may have work in */
+    bool clustered;   /* the slots of a group are a cluster: the first puts the chunks together */
+    float *partial;   /* [kv_heads, groups, slots] of attend_record floats */
 };
 
 /* The keys that a query sees: positions; or within a chunk. */
@@ -119,8 +117,10 @@ static __device__ __forceinline__ void attend_fetch_weights(const struct attend_
     const bool valid = position >= 0 && position < a.positions;
     const size_t row = valid ? (size_t)position * (size_t)half : 0;
 #pragma unroll
-    for (int i = 0; i < 8 * G; i++)
-        x->weight[i] = norm[i * CUDA_LANES + lane < a.head_dim ? i * CUDA_LANES + lane : 0];
+    for (int i = 0; i < 8 * G; i++) {
+        x->weight[i] =
+            i * CUDA_LANES + lane < a.head_dim ? norm[i * CUDA_LANES + lane] : (uint16_t)0;
+    }
 #pragma unroll
     for (int i = 0; i < 4 * G; i++) {
         const int k = i * CUDA_LANES + lane;
@@ -136,7 +136,33 @@ attend_fetch(const struct attend_arguments &a, const uint16_t *from, struct atte
     const int lane = (int)threadIdx.x % CUDA_LANES;
 #pragma unroll
     for (int i = 0; i < 8 * G; i++)
-        x->value[i] = from[i * CUDA_LANES + lane < a.head_dim ? i * CUDA_LANES + lane : 0];
+        x->value[i] =
+            i * CUDA_LANES + lane < a.head_dim ? __ldcg(from + i * CUDA_LANES + lane) : (uint16_t)0;
+}
+
+/* Both rounded to bf16. */
+static __device__ __forceinline__ void attend_round(float *x, float *y)
+{
+    const uint32_t pair = bf16_pair_of(*x, *y);
+    *x = bf16_low(pair);
+    *y = bf16_high(pair);
+}
+
+/* elementary_exp of what is not above zero, without branches. */
+static __device__ __forceinline__ float attend_exp(float x)
+{
+    const float n = rintf(x * ELEMENTARY_LOG2_E);
+    float r = fmaf(n, ELEMENTARY_LN2_HIGH, x);
+    r = fmaf(n, ELEMENTARY_LN2_LOW, r);
+    float p = ELEMENTARY_EXP_C6;
+    p = fmaf(p, r, ELEMENTARY_EXP_C5);
+    p = fmaf(p, r, ELEMENTARY_EXP_C4);
+    p = fmaf(p, r, ELEMENTARY_EXP_C3);
+    p = fmaf(p, r, ELEMENTARY_EXP_C2);
+    p = fmaf(p, r, ELEMENTARY_EXP_C1);
+    const float y = fmaf(p, r * r, r) + 1.0f;
+    const float e = y * __uint_as_float((uint32_t)((int)n + 127) << 23);
+    return x < ELEMENTARY_EXP_LOW ? 0.0f : e;
 }
 
 /* Norm and rotary by a half-warp: out gets G * 128 values, zeros behind head_dim. All threads of a
@@ -152,27 +178,41 @@ static __device__ __forceinline__ void attend_head(const struct attend_arguments
         v[i] = i * CUDA_LANES + lane < a.head_dim ? bf16_float(x->value[i]) : 0.0f;
         sum = fmaf(v[i], v[i], sum);
     }
-    const float mean = lanes_sum(sum) / (float)a.head_dim;
+    sum = lanes_sum(sum);
+    const float mean = a.head_part > 0.0f ? sum * a.head_part : sum / (float)a.head_dim;
     const float inverse = 1.0f / sqrtf(mean + a.eps);
 #pragma unroll
-    for (int i = 0; i < 8 * G; i++)
-        out[i * CUDA_LANES + lane] =
-            i * CUDA_LANES + lane < a.head_dim
-                ? rounded(rounded(v[i] * inverse) * bf16_float(x->weight[i]))
-                : 0.0f;
+    for (int i = 0; i < 8 * G; i += 2) {
+        float even = v[i] * inverse, odd = v[i + 1] * inverse;
+        attend_round(&even, &odd);
+        even = even * bf16_float(x->weight[i]);
+        odd = odd * bf16_float(x->weight[i + 1]);
+        attend_round(&even, &odd);
+        out[i * CUDA_LANES + lane] = even;
+        out[(i + 1) * CUDA_LANES + lane] = odd;
+    }
     __syncwarp();
+    float x1[4 * G], x2[4 * G];
 #pragma unroll
     for (int i = 0; i < 4 * G; i++) {
-        const int k = i * CUDA_LANES + lane;
-        if (k < half) {
-            float x1 = out[k], x2 = out[k + half];
-            if (a.input_scale != 1.0f) {
-                x1 = rounded(x1 * a.input_scale);
-                x2 = rounded(x2 * a.input_scale);
-            }
-            const float minus = x2 * x->sine[i], plus = x1 * x->sine[i];
-            out[k] = rounded(fmaf(x1, x->cosine[i], -minus));
-            out[k + half] = rounded(fmaf(x2, x->cosine[i], plus));
+        x1[i] = out[i * CUDA_LANES + lane];
+        x2[i] = out[i * CUDA_LANES + lane + half];
+    }
+    if (a.input_scale != 1.0f)
+#pragma unroll
+        for (int i = 0; i < 4 * G; i++) {
+            x1[i] = x1[i] * a.input_scale;
+            x2[i] = x2[i] * a.input_scale;
+            attend_round(&x1[i], &x2[i]);
+        }
+#pragma unroll
+    for (int i = 0; i < 4 * G; i++) {
+        const float minus = x2[i] * x->sine[i], plus = x1[i] * x->sine[i];
+        float low = fmaf(x1[i], x->cosine[i], -minus), high = fmaf(x2[i], x->cosine[i], plus);
+        attend_round(&low, &high);
+        if (i * CUDA_LANES + lane < half) {
+            out[i * CUDA_LANES + lane] = low;
+            out[i * CUDA_LANES + lane + half] = high;
         }
     }
     __syncwarp();
@@ -184,9 +224,10 @@ static __device__ __forceinline__ uint4 attend_key_piece(const float *x, int g)
     const float *mine = x + g * ATTEND_WIDE + (int)threadIdx.x % CUDA_LANES * 2;
     uint32_t word[4];
 #pragma unroll
-    for (int b = 0; b < 4; b++)
-        word[b] = (uint32_t)bf16_of(mine[b * CUDA_BLOCK]) |
-                  (uint32_t)bf16_of(mine[b * CUDA_BLOCK + 1]) << 16;
+    for (int b = 0; b < 4; b++) {
+        const float2 two = *(const float2 *)(mine + b * CUDA_BLOCK);
+        word[b] = bf16_pair_of(two.x, two.y);
+    }
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
@@ -384,6 +425,224 @@ attend_values(const uint8_t *values, int pitch, const float *p, int p_stride,
                 attend_eight_load<TOGETHER, DIMS>(values, pitch, p, p_stride, key + 16, &even);
             attend_eight_add<TOGETHER, DIMS>(&odd, o);
         }
+    }
+}
+
+/* ---- Of few rows: keys in registers, key k of a half-warp is number 16 k + half ---- */
+
+/* Floats of shared memory for scores and for heads on their way. */
+static __host__ __device__ __forceinline__ int attend_few_floats(int queries, int g)
+{
+    return queries * ATTEND_P_STRIDE + ATTEND_HALVES * g * ATTEND_WIDE;
+}
+
+/* The tree over the lanes of 16 slots, [SET queries][KEYS keys] each. The queries of a thread's
+ * slots are permuted by its lane, so that it keeps the first half of them; of keys it chooses. */
+template <int KEYS, int STEP> static __device__ __forceinline__ void attend_tree_keys(float *slot)
+{
+    const bool upper = ((int)threadIdx.x & STEP) != 0;
+#pragma unroll
+    for (int i = 0; i < STEP; i++) {
+        const float keep = STEP < KEYS && upper ? slot[i + STEP] : slot[i];
+        const float send = STEP < KEYS && upper ? slot[i] : slot[i + STEP];
+        slot[i] = keep + __shfl_xor_sync(0xffffffffu, send, STEP);
+    }
+    if (STEP > 1)
+        attend_tree_keys<KEYS, (STEP > 1 ? STEP / 2 : 1)>(slot);
+}
+
+/* What is made of it is made here, not ahead of a loop, where there are no registers for it. */
+static __device__ __forceinline__ void attend_unknown(uint32_t *word)
+{
+#ifndef CUDA_EMULATED
+    asm volatile("" : "+r"(*word));
+#else
+    (void)word;
+#endif
+}
+
+/* Scores of the keys of a chunk for SET queries, scaled: lane's are of query lane / KEYS, in each
+ * batch of KEYS keys of the half-warp number lane % KEYS, to s[batch * KEYS * 16]. Returns the
+ * largest among the keys seen. q: [SET][group][lane][8]. */
+template <int SET, int G>
+static __device__ __forceinline__ float
+attend_register_scores(const uint4 key[CUDA_LANES * G], const float *q, float scale, int lo, int hi,
+                       struct key_range seen, float *s)
+{
+    enum { KEYS = CUDA_LANES / SET, BATCH = KEYS * CUDA_LANES };
+    const int lane = (int)threadIdx.x % CUDA_LANES, half = (int)threadIdx.x / CUDA_LANES;
+    float x[SET][8 * G], most = -INFINITY;
+#pragma unroll
+    for (int h = 0; h < SET; h++)
+#pragma unroll
+        for (int i = 0; i < 2 * G; i++) {
+            const int query = h ^ (lane / KEYS);
+            const float4 four =
+                *(const float4 *)(q + ((query * G + i / 2) * CUDA_LANES + lane) * 8 + i % 2 * 4);
+            x[h][4 * i] = four.x;
+            x[h][4 * i + 1] = four.y;
+            x[h][4 * i + 2] = four.z;
+            x[h][4 * i + 3] = four.w;
+        }
+#pragma unroll
+    for (int batch = 0; batch < SET; batch++) {
+        if (batch * BATCH > hi || batch * BATCH + BATCH - 1 < lo)
+            continue;
+        float slot[CUDA_LANES];
+#pragma unroll
+        for (int k = 0; k < KEYS; k++) {
+            float w[8 * G];
+#pragma unroll
+            for (int g = 0; g < G; g++) {
+                const uint4 piece = key[(batch * KEYS + k) * G + g];
+                uint32_t word[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    attend_unknown(&word[i]);
+                    w[8 * g + 2 * i] = bf16_low(word[i]);
+                    w[8 * g + 2 * i + 1] = bf16_high(word[i]);
+                }
+            }
+#pragma unroll
+            for (int h = 0; h < SET; h++) {
+                float sum = 0.0f;
+#pragma unroll
+                for (int i = 0; i < 4 * G; i++)
+                    sum = fmaf(w[2 * i], x[h][2 * i], fmaf(w[2 * i + 1], x[h][2 * i + 1], sum));
+                slot[h * KEYS + k] = sum;
+            }
+        }
+        attend_tree_keys<KEYS, CUDA_LANES / 2>(slot);
+        const float score = slot[0] * scale;
+        const int mine = batch * BATCH + lane % KEYS * CUDA_LANES + half;
+        s[batch * BATCH] = score;
+        if (mine >= seen.first && mine <= seen.last)
+            most = fmaxf(most, score);
+    }
+    return most;
+}
+
+static __device__ __forceinline__ float attend_most(const float maxima[ATTEND_WARPS])
+{
+    float m = maxima[0];
+#pragma unroll
+    for (int w = 1; w < ATTEND_WARPS; w++)
+        m = fmaxf(m, maxima[w]);
+    return m;
+}
+
+/* Eight keys of a thread, and what they add; where not all queries see all of them, each asks. */
+template <int QUERIES> struct attend_step {
+    uint32_t value[8];
+    float4 p[QUERIES][2];
+};
+
+/* Shared memory read where it is written here, not where it is needed: the compiler would wait. */
+static __device__ __forceinline__ uint32_t attend_shared_word(const void *p)
+{
+#ifdef CUDA_EMULATED
+    return *(const uint32_t *)p;
+#else
+    uint32_t v;
+    asm volatile("ld.volatile.shared.u32 %0, [%1];"
+                 : "=r"(v)
+                 : "r"((unsigned)__cvta_generic_to_shared(p)));
+    return v;
+#endif
+}
+
+static __device__ __forceinline__ float4 attend_shared_four(const float *p)
+{
+#ifdef CUDA_EMULATED
+    return *(const float4 *)p;
+#else
+    float4 v;
+    asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"((unsigned)__cvta_generic_to_shared(p)));
+    return v;
+#endif
+}
+
+template <int QUERIES, int WIDE>
+static __device__ __forceinline__ void attend_step_load(const uint8_t *values, const float *p,
+                                                        int key, struct attend_step<QUERIES> *to)
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        to->value[i] = attend_shared_word(values + (key + i) * WIDE * 2);
+#pragma unroll
+    for (int h = 0; h < QUERIES; h++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            to->p[h][i] = attend_shared_four(p + h * ATTEND_P_STRIDE + key + 4 * i);
+}
+
+template <int QUERIES, bool ALL>
+static __device__ __forceinline__ void attend_step_add(const struct attend_step<QUERIES> *from,
+                                                       int key, const struct key_range *seen,
+                                                       float o[QUERIES][2])
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+#pragma unroll
+        for (int h = 0; h < QUERIES; h++) {
+            const float4 four = from->p[h][i / 4];
+            const float p = i % 4 == 0   ? four.x
+                            : i % 4 == 1 ? four.y
+                            : i % 4 == 2 ? four.z
+                                         : four.w;
+            const float low = fmaf(p, bf16_low(from->value[i]), o[h][0]);
+            const float high = fmaf(p, bf16_high(from->value[i]), o[h][1]);
+            const bool is_seen = ALL || (key + i >= seen[h].first && key + i <= seen[h].last);
+            o[h][0] = is_seen ? low : o[h][0];
+            o[h][1] = is_seen ? high : o[h][1];
+        }
+}
+
+/* o[h] = sum of p v over the keys seen[h] of a chunk, ascending. values: this thread's two elements
+ * of key 0; p: of the first query. Reads up to 16 keys behind the last. */
+template <int QUERIES, int WIDE>
+static __device__ __forceinline__ void attend_sum_values(const uint8_t *values, const float *p,
+                                                         const struct key_range seen[QUERIES],
+                                                         float o[QUERIES][2])
+{
+    int low = 0, high = CUDA_CHUNK - 1, first = high, last = low;
+#pragma unroll
+    for (int h = 0; h < QUERIES; h++) {
+        low = seen[h].first > low ? seen[h].first : low;
+        high = seen[h].last < high ? seen[h].last : high;
+        first = seen[h].first < first ? seen[h].first : first;
+        last = seen[h].last > last ? seen[h].last : last;
+        o[h][0] = o[h][1] = 0.0f;
+    }
+    struct attend_step<QUERIES> even, odd;
+    int key = first & ~7;
+    const int from = (low + 7) & ~7; /* eights that all see, from here on, in pairs */
+    const int pairs = high + 1 > from ? (high + 1 - from) / 16 : 0;
+#pragma unroll 1
+    for (int part = 0; part < 2; part++) {
+        const int stop = part == 0 && pairs > 0 ? from : last + 1;
+#pragma unroll 1
+        for (; key < stop; key += 8) {
+            attend_step_load<QUERIES, WIDE>(values, p, key, &even);
+            attend_step_add<QUERIES, false>(&even, key, seen, o);
+        }
+        if (key > last)
+            break;
+        const uint8_t *value = values + key * WIDE * 2;
+        const float *mine = p + key;
+        attend_step_load<QUERIES, WIDE>(value, mine, 0, &even);
+#pragma unroll 1
+        for (int i = 0; i < pairs; i++) {
+            attend_step_load<QUERIES, WIDE>(value, mine, 8, &odd);
+            attend_step_add<QUERIES, true>(&even, 0, seen, o);
+            value += 16 * WIDE * 2;
+            mine += 16;
+            attend_step_load<QUERIES, WIDE>(value, mine, 0, &even);
+            attend_step_add<QUERIES, true>(&odd, 0, seen, o);
+        }
+        key += 16 * pairs;
     }
 }
 
