@@ -192,22 +192,26 @@ static __device__ __forceinline__ void attend_load_keys(const struct attend_argu
     }
 }
 
+/* key[at] = piece, at in FROM .. FROM + COUNT - 1, by branches, so that they stay registers. */
+template <int FROM, int COUNT, int G>
+static __device__ __forceinline__ void attend_put_piece(int at, int g, uint4 piece, uint4 *key)
+{
+    if (COUNT == 1)
+        key[FROM * G + g] = piece;
+    else if (at < FROM + COUNT / 2)
+        attend_put_piece<FROM, (COUNT > 1 ? COUNT / 2 : 1), G>(at, g, piece, key);
+    else
+        attend_put_piece<FROM + COUNT / 2, (COUNT > 1 ? COUNT / 2 : 1), G>(at, g, piece, key);
+}
+
 /* A new key, number `at` of the chunk, into this half-warp's registers. */
 template <int G>
 static __device__ __forceinline__ void attend_put_key(int at, const float *x,
                                                       uint4 key[CUDA_LANES * G])
 {
 #pragma unroll
-    for (int g = 0; g < G; g++) {
-        const uint4 piece = attend_key_piece(x, g);
-#pragma unroll
-        for (int k = 0; k < CUDA_LANES; k++) { /* no branch, so that they stay registers */
-            const bool here = k == at / CUDA_LANES;
-            uint4 *to = &key[k * G + g];
-            *to = make_uint4(here ? piece.x : to->x, here ? piece.y : to->y, here ? piece.z : to->z,
-                             here ? piece.w : to->w);
-        }
-    }
+    for (int g = 0; g < G; g++)
+        attend_put_piece<0, CUDA_LANES, G>(at / CUDA_LANES, g, attend_key_piece(x, g), key);
 }
 
 /* New keys and values into the ring, by the block whose queries begin with their row; by `halves`
@@ -258,25 +262,33 @@ static __host__ __device__ __forceinline__ int attend_record(int queries, int g)
     return queries * (g * ATTEND_WIDE + 2);
 }
 
-/* Element `at` of a block's queries. */
-template <int G>
-static __device__ __forceinline__ void attend_put(const struct attend_arguments &a,
-                                                  const struct attend_block *b, int at, float o,
-                                                  float l, const float *gates)
+/* What there is to know of a query of a block, once for all: in shared memory. */
+struct attend_facts {
+    struct key_range seen; /* of the chunk */
+    int from, to;          /* its chunks, counted from the oldest of the block's queries */
+    long long out;         /* where its output begins; -1: there is none */
+};
+
+static __device__ __forceinline__ struct attend_facts
+attend_facts_of(const struct attend_arguments &a, const struct attend_block *b, int pos0,
+                int number)
 {
-    enum { WIDE = G * ATTEND_WIDE };
-    const int d = at % WIDE, query = b->query + at / WIDE, row = attend_row(a, query);
-    const int head = b->kv_head * a.share + query - row * a.share;
-    if (query < a.rows * a.share && d < a.head_dim)
-        a.out[((size_t)row * (size_t)a.heads + (size_t)head) * (size_t)a.head_dim + (size_t)d] =
-            attend_finish(o, l, gates[at / WIDE]);
+    const struct key_range r = attend_range(a, pos0, b->query + number);
+    const int oldest = b->first / CUDA_CHUNK, query = b->query + number;
+    const int row = attend_row(a, query), head = b->kv_head * a.share + query - row * a.share;
+    struct attend_facts f;
+    f.seen = attend_within(r, b->base);
+    f.from = r.first / CUDA_CHUNK - oldest;
+    f.to = r.last / CUDA_CHUNK - oldest;
+    f.out = query < a.rows * a.share ? ((long long)row * a.heads + head) * a.head_dim : -1;
+    return f;
 }
 
 /* Puts the chunks of a block's queries together, in their order: a few, out of shared memory. */
 template <int QUERIES, int G>
 static __device__ __forceinline__ void
-attend_merge_gathered(const struct attend_arguments &a, const struct attend_block *b, int pos0,
-                      const float *partial, const float *gates)
+attend_merge_gathered(const struct attend_arguments &a, const struct attend_block *b,
+                      const float *partial, const float *gates, const struct attend_facts *facts)
 {
     enum { WIDE = G * ATTEND_WIDE, EACH = QUERIES * WIDE / ATTEND_THREADS };
     const int record = attend_record(QUERIES, G), oldest = b->first / CUDA_CHUNK;
@@ -284,10 +296,9 @@ attend_merge_gathered(const struct attend_arguments &a, const struct attend_bloc
     float m_total[EACH], l_total[EACH], o_total[EACH];
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
-        const int query = (e * ATTEND_THREADS + (int)threadIdx.x) / WIDE;
-        const struct key_range r = attend_range(a, pos0, b->query + query);
-        from[e] = r.first / CUDA_CHUNK - oldest;
-        to[e] = r.last / CUDA_CHUNK - oldest;
+        const struct attend_facts *f = &facts[(e * ATTEND_THREADS + (int)threadIdx.x) / WIDE];
+        from[e] = f->from;
+        to[e] = f->to;
         m_total[e] = l_total[e] = o_total[e] = 0.0f;
     }
 #pragma unroll 1
@@ -308,8 +319,12 @@ attend_merge_gathered(const struct attend_arguments &a, const struct attend_bloc
             m_total[e] = is_first ? m : is_next ? m_new : m_total[e];
         }
 #pragma unroll
-    for (int e = 0; e < EACH; e++)
-        attend_put<G>(a, b, e * ATTEND_THREADS + (int)threadIdx.x, o_total[e], l_total[e], gates);
+    for (int e = 0; e < EACH; e++) {
+        const int at = e * ATTEND_THREADS + (int)threadIdx.x, d = at % WIDE;
+        const long long out = facts[at / WIDE].out;
+        if (out >= 0 && d < a.head_dim)
+            a.out[out + d] = attend_finish(o_total[e], l_total[e], gates[at / WIDE]);
+    }
 }
 
 extern __shared__ uint4 attend_shared[];
@@ -329,6 +344,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     static_assert((int)WIDE <= (int)ATTEND_THREADS && 2 * QUERIES <= (int)CUDA_LANES,
                   "threads for values");
     __shared__ float maxima[QUERIES][ATTEND_WARPS], gates[QUERIES];
+    __shared__ struct attend_facts facts[QUERIES];
     __shared__ uint64_t gathered;
     uint8_t *values = (uint8_t *)attend_shared;
     float *q = (float *)(values + CUDA_CHUNK * WIDE * 2);
@@ -361,6 +377,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         attend_load_keys<G>(a, &b, pos0, key);
         attend_load_old<G>(a, &b, a.values, a.value_stride, pos0, values);
         copy_commit();
+        if ((int)threadIdx.x < QUERIES)
+            facts[threadIdx.x] = attend_facts_of(a, &b, pos0, (int)threadIdx.x);
         task = attend_task_of<QUERIES>(a, &b, pos0);
         attend_fetch_weights<G>(a, task.has_key ? a.k_norm : a.q_norm,
                                 pos0 + (task.has_key ? task.key_row : task.query_row), &vector);
@@ -428,8 +446,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         for (int set = 0; set < QUERIES; set += SET) {
             const int query = set + lane / KEYS;
             float *scores = p + query * ATTEND_P_STRIDE + lane % KEYS * CUDA_LANES + half;
-            const struct key_range seen =
-                attend_within(attend_range(a, pos0, b.query + query), b.base);
+            const struct key_range seen = facts[query].seen;
             float m = attend_register_scores<SET, G>(key, q + set * WIDE, a.scale, b.lo, b.hi, seen,
                                                      scores);
 #pragma unroll
@@ -444,8 +461,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         for (int set = 0; set < QUERIES; set += SET) {
             const int query = set + lane / KEYS;
             float *scores = p + query * ATTEND_P_STRIDE + lane % KEYS * CUDA_LANES + half;
-            const struct key_range seen =
-                attend_within(attend_range(a, pos0, b.query + query), b.base);
+            const struct key_range seen = facts[query].seen;
             const float m = attend_most(maxima[query]);
 #pragma unroll
             for (int batch = 0; batch < SET; batch++) {
@@ -487,7 +503,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
             float o[VALUE_QUERIES][2];
 #pragma unroll
             for (int h = 0; h < VALUE_QUERIES; h++)
-                seen[h] = attend_within(attend_range(a, pos0, b.query + query + h), b.base);
+                seen[h] = facts[query + h].seen;
             attend_sum_values<VALUE_QUERIES, WIDE>(values + d * 2, p + query * ATTEND_P_STRIDE,
                                                    seen, o);
 #pragma unroll
@@ -512,7 +528,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         gates[threadIdx.x] = rounded(elementary_softplus(bf16_float(logit)));
     __syncthreads();
     cluster_gather_wait(&gathered);
-    attend_merge_gathered<QUERIES, G>(a, &b, pos0, partial, gates);
+    attend_merge_gathered<QUERIES, G>(a, &b, partial, gates, facts);
 }
 
 /* Puts the chunks of a head of a row together, in their order; a thread has an element. */

@@ -546,7 +546,8 @@ static __device__ __forceinline__ uint32_t attend_shared_word(const void *p)
     uint32_t v;
     asm volatile("ld.volatile.shared.u32 %0, [%1];"
                  : "=r"(v)
-                 : "r"((unsigned)__cvta_generic_to_shared(p)));
+                 : "r"((unsigned)__cvta_generic_to_shared(p))
+                 : "memory");
     return v;
 #endif
 }
@@ -559,7 +560,8 @@ static __device__ __forceinline__ float4 attend_shared_four(const float *p)
     float4 v;
     asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"((unsigned)__cvta_generic_to_shared(p)));
+                 : "r"((unsigned)__cvta_generic_to_shared(p))
+                 : "memory");
     return v;
 #endif
 }
