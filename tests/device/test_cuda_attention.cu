@@ -339,7 +339,8 @@ static void try_layer(struct layer *g, int64_t pos0, const int *rows_of, int for
         a.kv = &g->ring;
         a.projected_stride = stride;
         a.rows = rows;
-        a.chunks = cuda_chunks(pos0, rows);
+        const int chunks = cuda_chunks(pos0, rows), most = cuda_chunks(g->capacity - 1, 1);
+        a.chunks = chunks < most ? chunks : most; /* as an instance whose rings are no longer */
         a.scratch = g->scratch;
         a.out = (uint16_t *)device_new(out_n * 2, NULL);
         uint16_t *there = (uint16_t *)device_new(n * 2, projected);

@@ -346,6 +346,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     __shared__ float maxima[QUERIES][ATTEND_WARPS], gates[QUERIES];
     __shared__ struct attend_facts facts[QUERIES];
     __shared__ uint64_t gathered;
+    __shared__ int position;
     uint8_t *values = (uint8_t *)attend_shared;
     float *q = (float *)(values + CUDA_CHUNK * WIDE * 2);
     float *p = q + QUERIES * WIDE, *heads = p + QUERIES * ATTEND_P_STRIDE;
@@ -353,6 +354,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     const int half = (int)threadIdx.x / CUDA_LANES;
 
     pdl_launch_next();
+    if (threadIdx.x == 0)
+        position = attend_position(a);
     if (a.clustered) {
         if (threadIdx.x == 0)
             cluster_gather_init(&gathered);
@@ -367,7 +370,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     const int gate_row = attend_row(a, gate_query);
     const uint16_t *gate = a.projected + (size_t)gate_row * a.projected_stride + a.gate_at +
                            b.kv_head * a.share + gate_query - gate_row * a.share;
-    int pos0 = attend_position(a);
+    __syncthreads();
+    int pos0 = position; /* of all threads one: the step may be written meanwhile */
     struct attend_task task;
     struct attend_vector<G> vector;
     uint4 key[CUDA_LANES * G];
@@ -781,12 +785,13 @@ static size_t attend_bytes(const struct attend_form *f)
     return CUDA_CHUNK * wide * sizeof(uint16_t) + floats * sizeof(float);
 }
 
-/* The chunks that positions of `rows` rows may reach into. */
+/* The chunks that positions of `rows` rows may reach into. A ring that has room for `chunks` may
+ * lie in one more. */
 static int attend_slots(int window, int rows, int chunks)
 {
     const int keys = window + rows - 1;
     const int most = keys > 1 ? (keys - 2) / CUDA_CHUNK + 2 : 1;
-    return window > 0 && most < chunks + 1 ? most : chunks;
+    return window > 0 && most <= chunks + 1 ? most : chunks;
 }
 
 /* The fewest queries with which all blocks run at once, that share their rows' heads evenly; else
