@@ -501,10 +501,15 @@ static void check_all(bool few)
                                       SHARED_INSIDE,
                                       true,
                                       ODD_NOTHING};
+    /* The router has not shared memory for as many rows as it takes. */
+    static const struct shape wide = {"hidden 8192", 8192,        32,   4,          2,
+                                      WEIGHT_NVFP4,  SHARED_NONE, true, ODD_NOTHING};
+    static const int wide_rows[] = {1, 9, 17};
     static const int rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 33, 64};
     static const int few_rows[] = {1, 2, 3, 5, 9, 16, 17, 33};
     static const int real_few[] = {1, 2, 3, 4, 5, 17};
     enum { ROWS = sizeof rows / sizeof *rows };
+    check_shape(&wide, wide_rows, sizeof wide_rows / sizeof *wide_rows);
     for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
         if (few)
             check_shape(&small[i], few_rows, sizeof few_rows / sizeof *few_rows);

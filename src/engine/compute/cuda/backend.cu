@@ -182,7 +182,8 @@ static bool create(const struct compute_options *o, const struct compute_shape *
     s->arithmetic = o->arithmetic;
     const char *plain = getenv("MLXFAST_CUDA_PLAIN"); /* any of: graphs, overlap */
     s->no_graphs = plain != NULL && strstr(plain, "graphs") != NULL;
-    s->no_overlap = plain != NULL && strstr(plain, "overlap") != NULL;
+    /* Programmatic launches came with 9.0. */
+    s->no_overlap = s->device.major < 9 || (plain != NULL && strstr(plain, "overlap") != NULL);
     return instance_new(s, true, shape, out, err);
 }
 

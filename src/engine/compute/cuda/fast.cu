@@ -508,9 +508,13 @@ static void linear_launch(const struct cuda_launch *l, struct fast_linear *a, co
  * shape alone, never the device: results are the same bits on every one. */
 template <bool int8> static void linear_choose(const struct cuda_launch *l, struct fast_linear *a)
 {
+    typedef linear_shape<128, 128, 64, 64, 1, 3, int8> large;
     const long outs = (a->out + 127) / 128;
-    if ((a->rows + 127) / 128 * outs >= 200)
-        linear_launch<linear_shape<128, 128, 64, 64, 1, 3, int8>>(l, a, "fast linear, large");
+    const bool room = (size_t)large::shared <= l->device->shared_most;
+    if ((a->rows + 127) / 128 * outs >= 200 && room)
+        linear_launch<large>(l, a, "fast linear, large");
+    else if ((a->rows + 127) / 128 * outs >= 200) /* the same sums */
+        linear_launch<linear_shape<128, 128, 64, 64, 1, 2, int8>>(l, a, "fast linear, large");
     else if ((a->rows + 63) / 64 * outs >= 80)
         linear_launch<linear_shape<64, 128, 32, 64, 2, 4, int8>>(l, a, "fast linear, middle");
     else

@@ -11,7 +11,7 @@ enum {
     ELEMENTWISE_THREADS = 256,
     ROUTER_THREADS = 128,
     ROUTER_OUTPUTS = ROUTER_THREADS / CUDA_LANES, /* of a block */
-    ROUTER_ROWS = 8,                              /* of a block: two rows are normed by a warp */
+    ROUTER_ROWS = 8,   /* of a block, at most: two rows are normed by a warp */
     ROUTER_GROUPS = 16 /* the kernel that holds its weights: 2048 inputs */
 };
 
@@ -167,6 +167,7 @@ struct router_run {
     float eps;
     const uint16_t *x;
     int rows, hidden, experts;
+    int rows_each; /* of a block */
     uint32_t *key;
     float *score;
     uint16_t *normed;
@@ -241,8 +242,8 @@ static __global__ __launch_bounds__(ROUTER_THREADS) void ffn_router(struct route
     uint16_t *norm = (uint16_t *)(router_memory + a.norm_at);
     const int thread = (int)threadIdx.x, lane = thread % CUDA_LANES;
     const int expert = (int)blockIdx.x * ROUTER_OUTPUTS + thread / CUDA_LANES;
-    const int row0 = (int)blockIdx.y * ROUTER_ROWS;
-    const int rows = a.rows - row0 < ROUTER_ROWS ? a.rows - row0 : ROUTER_ROWS;
+    const int row0 = (int)blockIdx.y * a.rows_each;
+    const int rows = a.rows - row0 < a.rows_each ? a.rows - row0 : a.rows_each;
     const uint8_t *weights =
         a.w.data + (size_t)(expert < a.experts ? expert : a.experts - 1) * a.w.row_bytes;
     const float bias = a.bias[expert < a.experts ? expert : a.experts - 1];
@@ -335,12 +336,17 @@ static void router(const struct cuda_launch *l, const struct cuda_ffn_run *a,
     r.key = e->key;
     r.score = e->score;
     r.normed = e->normed;
-    const int rows = a->rows < ROUTER_ROWS ? a->rows : ROUTER_ROWS;
-    r.lanes_at = (rows * a->hidden * 2 + 15) / 16 * 16;
-    r.norm_at = r.lanes_at + rows * w->router.padded * 2;
-    const size_t bytes = (size_t)(r.norm_at + a->hidden * 2);
+    size_t bytes;
+    /* As many rows as there is shared memory for. */
+    for (r.rows_each = a->rows < ROUTER_ROWS ? a->rows : ROUTER_ROWS;; r.rows_each--) {
+        r.lanes_at = (r.rows_each * a->hidden * 2 + 15) / 16 * 16;
+        r.norm_at = r.lanes_at + r.rows_each * w->router.padded * 2;
+        bytes = (size_t)(r.norm_at + a->hidden * 2);
+        if (bytes + ROUTER_ROWS * sizeof(float) <= l->device->shared_most || r.rows_each == 1)
+            break;
+    }
     const dim3 grid((unsigned)(e->experts + ROUTER_OUTPUTS - 1) / ROUTER_OUTPUTS,
-                    (unsigned)(a->rows + ROUTER_ROWS - 1) / ROUTER_ROWS);
+                    (unsigned)((a->rows + r.rows_each - 1) / r.rows_each));
     if (w->router.padded == ROUTER_GROUPS * CUDA_BF16_GROUP)
         cuda_launch(l, "router", ffn_router<ROUTER_GROUPS>, grid, dim3(ROUTER_THREADS), bytes, r,
                     l->next[0]);

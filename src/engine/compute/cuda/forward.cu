@@ -145,6 +145,7 @@ bool cuda_end(struct compute *c, struct error *err)
     if (c->mode == MODE_RECORD)
         finish_recording(c);
     c->mode = MODE_NONE;
+    c->input = c->inputs[0]; /* of blocks by themselves: nothing that is not waited for reads it */
     c->last_kernels = c->kernels;
     if (!s->fault.set && f->logits != NULL && f->logit_rows > 0 && f->logit_rows <= LOGIT_ROWS)
         cuda_ok(&s->fault,
