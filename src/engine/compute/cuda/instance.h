@@ -8,8 +8,8 @@
 
 enum {
     RECORDINGS_MOST = 96, /* of an instance; the oldest gives way */
-    LOGIT_ROWS = CUDA_RECORD_ROWS,
-    KINDS = 4 /* of forwards: each has an input of its own */
+    LOGIT_ROWS = 64,      /* that are kept: a drafted block's, at most */
+    KINDS = 4             /* of forwards: each has an input of its own */
 };
 
 /* What instances on one device share: the first one's, which is freed last. */
