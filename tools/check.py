@@ -84,7 +84,7 @@ def build_beside(cancelled):
         make("build-cuda-emulated", "CUDA=emulated", "build/cuda-emulated/tests/test_emulator",
              "build/cuda-emulated/bench-worker", "device-tests")
     if nvcc():
-        make("build-cuda", "CUDA=1", "build/cuda/bench-worker")
+        make("build-cuda", "CUDA=1", "CUDA_ARCH=90", "build/cuda/bench-worker")
     if shutil.which("clang"):
         make("build-fuzz", "fuzz")
     if emulator() and shutil.which("aarch64-linux-gnu-gcc"):

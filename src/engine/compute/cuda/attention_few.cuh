@@ -1,0 +1,274 @@
+/* Attention of few rows (attention.cu): which keys a block has, the queries and keys it makes, and
+ * how chunks are put together. */
+#ifndef MLXFAST_ENGINE_COMPUTE_CUDA_ATTENTION_FEW_CUH
+#define MLXFAST_ENGINE_COMPUTE_CUDA_ATTENTION_FEW_CUH
+
+#include "engine/compute/cuda/attention.cuh"
+
+enum {
+    ATTEND_MERGE = 32,  /* chunks that are put together at once */
+    ATTEND_CLUSTER = 8, /* blocks of a cluster that every device has */
+    ATTEND_MOST_DIM = 2 * ATTEND_WIDE
+};
+
+/* What a block does: a key/value head, queries from `query` on, and one chunk of keys. */
+struct attend_block {
+    int kv_head, query;
+    int first, last; /* positions that any of its queries sees */
+    int chunk;
+    bool active;
+    int base, lo, hi; /* the chunk's first position; its keys that any query sees */
+};
+
+static __device__ __forceinline__ void attend_take_chunk(struct attend_block *b, int chunk)
+{
+    b->chunk = chunk;
+    b->base = chunk * CUDA_CHUNK;
+    b->lo = b->first > b->base ? b->first - b->base : 0;
+    b->hi = b->last - b->base < CUDA_CHUNK - 1 ? b->last - b->base : CUDA_CHUNK - 1;
+    b->active = b->hi >= b->lo;
+}
+
+/* `slot` chunks behind the oldest that the forward's first row sees. */
+static __device__ __forceinline__ void attend_place(const struct attend_arguments &a,
+                                                    struct attend_block *b, int queries, int pos0,
+                                                    int slot)
+{
+    b->first = attend_range(a, pos0, b->query).first;
+    b->last = attend_range(a, pos0, b->query + queries - 1).last;
+    attend_take_chunk(b, attend_range(a, pos0, 0).first / CUDA_CHUNK + slot);
+    if (pos0 < 0 || pos0 > INT32_MAX / 2)
+        b->active = false; /* a step that was not filled yet */
+}
+
+/* A position as the kernels count; past L1, which may hold an older one. */
+static __device__ __forceinline__ int attend_position(const struct attend_arguments &a)
+{
+    const long long pos0 = __ldcg((const long long *)&a.step->pos0);
+    return pos0 < 0 || pos0 > INT32_MAX / 2 ? -1 : (int)pos0;
+}
+
+/* Starts to load what earlier forwards wrote. */
+template <int G>
+static __device__ __forceinline__ void
+attend_load_old(const struct attend_arguments &a, const struct attend_block *b,
+                const uint16_t *ring, int stride, int pos0, uint8_t *to)
+{
+    const int old = pos0 - 1 - b->base < b->hi ? pos0 - 1 - b->base : b->hi;
+    if (b->active)
+        attend_load<CUDA_LANES * G>(to,
+                                    ring + (size_t)b->kv_head * (size_t)a.capacity * (size_t)stride,
+                                    stride, a.capacity, b->base, b->lo, old);
+}
+
+/* What a half-warp brings through norm and rotary: a query of the block, a position of this
+ * forward whose key lies in the chunk, or both. */
+struct attend_task {
+    bool has_query, has_key;
+    int number, query_row, key_row; /* number: of the query in the block */
+    const uint16_t *query, *key;    /* their projections */
+};
+
+/* A half-warp has the keys of a chunk whose number is its own mod 16: at most one of them is new.
+ * Queries are behind the half-warps that have new keys, from an even one on. */
+template <int QUERIES>
+static __device__ __forceinline__ struct attend_task
+attend_task_of(const struct attend_arguments &a, const struct attend_block *b, int pos0)
+{
+    const int half = (int)threadIdx.x / CUDA_LANES;
+    const int first = b->base + b->lo > pos0 ? b->base + b->lo : pos0;
+    const int position = first + ((half - first) & (CUDA_LANES - 1));
+    struct attend_task t;
+    t.has_key = b->active && position <= b->base + b->hi;
+    t.key_row = t.has_key ? position - pos0 : 0;
+    t.key =
+        a.projected + (size_t)t.key_row * a.projected_stride + a.key_at + b->kv_head * a.head_dim;
+    t.number = (half - ((pos0 + a.rows + 1) & ~1)) & (CUDA_LANES - 1);
+    t.has_query = t.number < QUERIES;
+    const int query = attend_query(a, b->query + (t.has_query ? t.number : 0));
+    t.query_row = attend_row(a, query);
+    t.query = a.projected + (size_t)t.query_row * a.projected_stride +
+              (b->kv_head * a.share + query - t.query_row * a.share) * a.head_dim;
+    return t;
+}
+
+/* A query to where the scores take it from. */
+template <int G> static __device__ __forceinline__ void attend_put_query(const float *x, float *q)
+{
+    const int lane = (int)threadIdx.x % CUDA_LANES;
+#pragma unroll
+    for (int g = 0; g < G; g++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float *from = x + g * ATTEND_WIDE + i * 2 * CUDA_BLOCK + lane * 2;
+            const float2 one = *(const float2 *)from, two = *(const float2 *)(from + CUDA_BLOCK);
+            *(float4 *)(q + (g * CUDA_LANES + lane) * 8 + 4 * i) =
+                make_float4(one.x, one.y, two.x, two.y);
+        }
+}
+
+/* The old keys of a half-warp into registers: key k of it is number 16 k + half. */
+template <int G>
+static __device__ __forceinline__ void attend_load_keys(const struct attend_arguments &a,
+                                                        const struct attend_block *b, int pos0,
+                                                        uint4 key[CUDA_LANES * G])
+{
+    const int half = (int)threadIdx.x / CUDA_LANES, lane = (int)threadIdx.x % CUDA_LANES;
+    const int old = pos0 - 1 - b->base < b->hi ? pos0 - 1 - b->base : b->hi;
+    const int slot = (int)((unsigned)(b->base + b->lo) % (unsigned)a.capacity) - b->lo;
+    const uint16_t *ring =
+        a.keys + (size_t)b->kv_head * (size_t)a.capacity * (size_t)a.key_stride + lane * 8;
+#pragma unroll
+    for (int k = 0; k < CUDA_LANES * G; k++)
+        key[k] = make_uint4(0, 0, 0, 0);
+    if (!b->active || old < b->lo)
+        return;
+#pragma unroll
+    for (int k = 0; k < CUDA_LANES; k++) {
+        int i = k * CUDA_LANES + half; /* what is not there is another, and not looked at */
+        i = i > b->lo ? i : b->lo;
+        i = i < old ? i : old;
+        const int at = slot + i < a.capacity ? slot + i : slot + i - a.capacity;
+#pragma unroll
+        for (int g = 0; g < G; g++)
+            key[k * G + g] = __ldcg((const uint4 *)(ring + (unsigned)at * (unsigned)a.key_stride) +
+                                    g * CUDA_LANES);
+    }
+}
+
+/* key[at] = piece, at in FROM .. FROM + COUNT - 1, by branches, so that they stay registers. */
+template <int FROM, int COUNT, int G>
+static __device__ __forceinline__ void attend_put_piece(int at, int g, uint4 piece, uint4 *key)
+{
+    if (COUNT == 1)
+        key[FROM * G + g] = piece;
+    else if (at < FROM + COUNT / 2)
+        attend_put_piece<FROM, (COUNT > 1 ? COUNT / 2 : 1), G>(at, g, piece, key);
+    else
+        attend_put_piece<FROM + COUNT / 2, (COUNT > 1 ? COUNT / 2 : 1), G>(at, g, piece, key);
+}
+
+/* A new key, number `at` of the chunk, into this half-warp's registers. */
+template <int G>
+static __device__ __forceinline__ void attend_put_key(int at, const float *x,
+                                                      uint4 key[CUDA_LANES * G])
+{
+#pragma unroll
+    for (int g = 0; g < G; g++)
+        attend_put_piece<0, CUDA_LANES, G>(at / CUDA_LANES, g, attend_key_piece(x, g), key);
+}
+
+/* New keys and values into the ring, by the block whose queries begin with their row; by `halves`
+ * half-warps from `from` on. */
+template <int QUERIES, int G>
+static __device__ __forceinline__ void
+attend_store_new(const struct attend_arguments &a, const struct attend_block *b, int pos0,
+                 const float *heads, const uint8_t *values, int from, int halves)
+{
+    const int lane = (int)threadIdx.x % CUDA_LANES, half = (int)threadIdx.x / CUDA_LANES;
+    const int first = b->base + b->lo > pos0 ? b->base + b->lo : pos0;
+#pragma unroll 1
+    for (int position = first + half - from; position <= b->base + b->hi; position += halves) {
+        const int begin = (position - pos0) * a.share;
+        if (begin < b->query || begin >= b->query + QUERIES)
+            continue;
+        const float *x = heads + position % CUDA_LANES * G * ATTEND_WIDE;
+        const uint16_t *value = (const uint16_t *)values + (position - b->base) * G * ATTEND_WIDE;
+        const size_t slot = (size_t)b->kv_head * (size_t)a.capacity +
+                            (size_t)((unsigned)position % (unsigned)a.capacity);
+        uint16_t *ring = a.values + slot * (size_t)a.value_stride;
+#pragma unroll
+        for (int g = 0; g < G; g++)
+            ((uint4 *)(a.keys + slot * (size_t)a.key_stride))[g * CUDA_LANES + lane] =
+                attend_key_piece(x, g);
+#pragma unroll 1
+        for (int d = lane; d < a.value_stride; d += CUDA_LANES)
+            ring[d] = d < a.head_dim ? value[d] : (uint16_t)0;
+    }
+}
+
+static __device__ __forceinline__ float attend_gate(const struct attend_arguments &a, int row,
+                                                    int head)
+{
+    const uint16_t logit =
+        __ldcg(a.projected + (size_t)row * a.projected_stride + a.gate_at + head);
+    return rounded(elementary_softplus(bf16_float(logit)));
+}
+
+static __device__ __forceinline__ uint16_t attend_finish(float o, float l, float gate)
+{
+    return bf16_of(rounded(o / l) * gate);
+}
+
+/* Floats of a partial result: o of each query; m, l of each query. */
+static __host__ __device__ __forceinline__ int attend_record(int queries, int g)
+{
+    return queries * (g * ATTEND_WIDE + 2);
+}
+
+/* What there is to know of a query of a block, once for all: in shared memory. */
+struct attend_facts {
+    struct key_range seen; /* of the chunk */
+    int from, to;          /* its chunks, counted from the oldest of the block's queries */
+    long long out;         /* where its output begins; -1: there is none */
+};
+
+static __device__ __forceinline__ struct attend_facts
+attend_facts_of(const struct attend_arguments &a, const struct attend_block *b, int pos0,
+                int number)
+{
+    const struct key_range r = attend_range(a, pos0, b->query + number);
+    const int oldest = b->first / CUDA_CHUNK, query = b->query + number;
+    const int row = attend_row(a, query), head = b->kv_head * a.share + query - row * a.share;
+    struct attend_facts f;
+    f.seen = attend_within(r, b->base);
+    f.from = r.first / CUDA_CHUNK - oldest;
+    f.to = r.last / CUDA_CHUNK - oldest;
+    f.out = query < a.rows * a.share ? ((long long)row * a.heads + head) * a.head_dim : -1;
+    return f;
+}
+
+/* Puts the chunks of a block's queries together, in their order: a few, out of shared memory. */
+template <int QUERIES, int G>
+static __device__ __forceinline__ void
+attend_merge_gathered(const struct attend_arguments &a, const struct attend_block *b,
+                      const float *partial, const float *gates, const struct attend_facts *facts)
+{
+    enum { WIDE = G * ATTEND_WIDE, EACH = QUERIES * WIDE / ATTEND_THREADS };
+    const int record = attend_record(QUERIES, G), oldest = b->first / CUDA_CHUNK;
+    int from[EACH], to[EACH]; /* chunks of my elements' queries */
+    float m_total[EACH], l_total[EACH], o_total[EACH];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const struct attend_facts *f = &facts[(e * ATTEND_THREADS + (int)threadIdx.x) / WIDE];
+        from[e] = f->from;
+        to[e] = f->to;
+        m_total[e] = l_total[e] = o_total[e] = 0.0f;
+    }
+#pragma unroll 1
+    for (int chunk = 0; chunk <= b->last / CUDA_CHUNK - oldest; chunk++, partial += record)
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const int at = e * ATTEND_THREADS + (int)threadIdx.x;
+            const float2 pair = *(const float2 *)(partial + QUERIES * WIDE + 2 * (at / WIDE));
+            const float m = pair.x, l = pair.y, o = partial[at];
+            const float m_new = m > m_total[e] ? m : m_total[e];
+            const float old_part = attend_exp(m_total[e] - m_new);
+            const float new_part = attend_exp(m - m_new);
+            const bool is_first = chunk == from[e], is_next = chunk > from[e] && chunk <= to[e];
+            const float l_new = fmaf(l, new_part, l_total[e] * old_part);
+            const float o_new = fmaf(o, new_part, o_total[e] * old_part);
+            l_total[e] = is_first ? l : is_next ? l_new : l_total[e];
+            o_total[e] = is_first ? o : is_next ? o_new : o_total[e];
+            m_total[e] = is_first ? m : is_next ? m_new : m_total[e];
+        }
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int at = e * ATTEND_THREADS + (int)threadIdx.x, d = at % WIDE;
+        const long long out = facts[at / WIDE].out;
+        if (out >= 0 && d < a.head_dim)
+            a.out[out + d] = attend_finish(o_total[e], l_total[e], gates[at / WIDE]);
+    }
+}
+
+#endif
