@@ -118,11 +118,12 @@ static __global__ __launch_bounds__(RING_THREADS,
             fetch(batch);
         copy_commit();
     }
-    if (batches <= GROUPS)
-        pdl_launch_next();
     uint4 norm[ROWS_PIECES];
     rows_take_norm<NORM>(c.rows, norm);
     pdl_wait();
+    /* Not before: so nothing that starts early can meet a kernel before this one's predecessor. */
+    if (batches <= GROUPS)
+        pdl_launch_next();
 
     float before = 0.0f;
     const int my_row = lane / O, my_output = first + lane % O;
