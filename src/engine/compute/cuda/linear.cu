@@ -123,6 +123,7 @@ static struct linear_plan linear_few_plan(const struct cuda_launch *l, const str
     const int format = a->w->format;
     plan.tiles = 1;
     plan.warps = 4;
+    plan.late = true; /* after its own wait: what starts early meets no kernel before the last */
     plan.outputs = a->w->out >= 40 * l->device->multiprocessors && format != WEIGHT_NVFP4 ? 2 : 1;
     if (plan.outputs == 1 && a->rows > 1)
         plan.warps = 8; /* fewer copies of the rows */
