@@ -49,6 +49,15 @@ static __device__ __forceinline__ float lanes_sum(float v)
     return v;
 }
 
+/* A lane's sum over 4 blocks of bf16 in lanes order: odd elements first. */
+static __device__ __forceinline__ float lanes_dot(uint4 w, uint4 x, float acc)
+{
+    acc = fmaf(bf16_low(w.x), bf16_low(x.x), fmaf(bf16_high(w.x), bf16_high(x.x), acc));
+    acc = fmaf(bf16_low(w.y), bf16_low(x.y), fmaf(bf16_high(w.y), bf16_high(x.y), acc));
+    acc = fmaf(bf16_low(w.z), bf16_low(x.z), fmaf(bf16_high(w.z), bf16_high(x.z), acc));
+    return fmaf(bf16_low(w.w), bf16_low(x.w), fmaf(bf16_high(w.w), bf16_high(x.w), acc));
+}
+
 /* Where element k of a bf16 row lies in lanes order (elements). */
 static __device__ __host__ __forceinline__ int lanes_index(int k)
 {

@@ -176,15 +176,6 @@ struct router_run {
 
 extern __shared__ __align__(16) uint8_t router_memory[];
 
-/* This lane's sum over 4 blocks: odd elements first. */
-static __device__ __forceinline__ float router_group(uint4 w, uint4 x, float acc)
-{
-    acc = fmaf(bf16_low(w.x), bf16_low(x.x), fmaf(bf16_high(w.x), bf16_high(x.x), acc));
-    acc = fmaf(bf16_low(w.y), bf16_low(x.y), fmaf(bf16_high(w.y), bf16_high(x.y), acc));
-    acc = fmaf(bf16_low(w.z), bf16_low(x.z), fmaf(bf16_high(w.z), bf16_high(x.z), acc));
-    return fmaf(bf16_low(w.w), bf16_low(x.w), fmaf(bf16_high(w.w), bf16_high(x.w), acc));
-}
-
 /* One expert's scores and keys of `most` rows from `first` on. held: the weights, where groups > 0.
  */
 template <int groups, int most>
@@ -202,21 +193,21 @@ router_rows(const struct router_run *a, const uint4 *held, const uint8_t *weight
         for (int g = 0; g < groups; g++)
 #pragma unroll
             for (int r = 0; r < most; r++)
-                acc[r] = router_group(
-                    held[g],
-                    *((const uint4 *)(lanes + (first + (r < n ? r : 0)) * a->w.padded) +
-                      g * CUDA_LANES + lane),
-                    acc[r]);
+                acc[r] =
+                    lanes_dot(held[g],
+                              *((const uint4 *)(lanes + (first + (r < n ? r : 0)) * a->w.padded) +
+                                g * CUDA_LANES + lane),
+                              acc[r]);
     } else {
         for (int g = 0; g < all; g++) {
             const uint4 w = load_stream(weights + (g * CUDA_LANES + lane) * 16);
 #pragma unroll
             for (int r = 0; r < most; r++)
-                acc[r] = router_group(
-                    w,
-                    *((const uint4 *)(lanes + (first + (r < n ? r : 0)) * a->w.padded) +
-                      g * CUDA_LANES + lane),
-                    acc[r]);
+                acc[r] =
+                    lanes_dot(w,
+                              *((const uint4 *)(lanes + (first + (r < n ? r : 0)) * a->w.padded) +
+                                g * CUDA_LANES + lane),
+                              acc[r]);
         }
     }
 #pragma unroll

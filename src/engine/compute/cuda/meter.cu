@@ -87,6 +87,8 @@ void cuda_meter_end(struct cuda_meter *m, struct cuda_fault *fault, struct compu
 
 void cuda_meter_free(struct cuda_meter *m)
 {
+    if (m != NULL && metered.meter == m) /* a forward that failed was not ended */
+        metered.meter = NULL;
     for (int i = 0; m != NULL && i < m->made; i++)
         cudaEventDestroy(m->event[i]);
     free(m);

@@ -5,17 +5,6 @@
 
 #include "engine/compute/cuda/cuda.h"
 
-/* Where weights of later stages are asked into L2. */
-enum cuda_prefetch_site {
-    CUDA_PREFETCH_PROJECT, /* by the projections: of the attention's output */
-    CUDA_PREFETCH_ATTEND,  /* by the attention: of its output */
-    CUDA_PREFETCH_OUTPUT,
-    CUDA_PREFETCH_ROUTER, /* by the ffn: of the next layer's projections */
-    CUDA_PREFETCH_UP,
-    CUDA_PREFETCH_DOWN,
-    CUDA_PREFETCH_SITES
-};
-
 struct cuda_meter;
 /* Makes it at its first use. */
 void cuda_meter_begin(struct cuda_meter **m, struct cuda_fault *fault, cudaStream_t stream);

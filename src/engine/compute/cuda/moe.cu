@@ -34,14 +34,6 @@ struct router_call {
     uint16_t *lanes; /* [rows, hidden] normed, in lanes order */
 };
 
-static __device__ __forceinline__ float router_piece(uint4 w, uint4 x, float acc)
-{
-    acc = fmaf(bf16_low(w.x), bf16_low(x.x), fmaf(bf16_high(w.x), bf16_high(x.x), acc));
-    acc = fmaf(bf16_low(w.y), bf16_low(x.y), fmaf(bf16_high(w.y), bf16_high(x.y), acc));
-    acc = fmaf(bf16_low(w.z), bf16_low(x.z), fmaf(bf16_high(w.z), bf16_high(x.z), acc));
-    return fmaf(bf16_low(w.w), bf16_low(x.w), fmaf(bf16_high(w.w), bf16_high(x.w), acc));
-}
-
 template <int R>
 static __global__ __launch_bounds__(ROUTER_THREADS) void moe_router(const struct router_call c)
 {
@@ -68,8 +60,7 @@ static __global__ __launch_bounds__(ROUTER_THREADS) void moe_router(const struct
         if (u < c.units)
 #pragma unroll
             for (int r = 0; r < R; r++)
-                acc[r] =
-                    router_piece(w[u], rows_shared[r * pieces + u * CUDA_LANES + lane], acc[r]);
+                acc[r] = lanes_dot(w[u], rows_shared[r * pieces + u * CUDA_LANES + lane], acc[r]);
 #pragma unroll
     for (int r = 0; r < R; r++) {
         const float logit = rounded(lanes_sum(acc[r]));

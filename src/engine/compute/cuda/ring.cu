@@ -44,14 +44,6 @@ template <int R> static __device__ __forceinline__ void sum_groups(const ring_ca
     __syncthreads();
 }
 
-static __device__ __forceinline__ float dot_piece(uint4 w, uint4 x, float acc)
-{
-    acc = fmaf(bf16_low(w.x), bf16_low(x.x), fmaf(bf16_high(w.x), bf16_high(x.x), acc));
-    acc = fmaf(bf16_low(w.y), bf16_low(x.y), fmaf(bf16_high(w.y), bf16_high(x.y), acc));
-    acc = fmaf(bf16_low(w.z), bf16_low(x.z), fmaf(bf16_high(w.z), bf16_high(x.z), acc));
-    return fmaf(bf16_low(w.w), bf16_low(x.w), fmaf(bf16_high(w.w), bf16_high(x.w), acc));
-}
-
 template <int BYTE> static __device__ __forceinline__ float code_float(uint32_t codes)
 {
     return __uint_as_float(__byte_perm(codes, 0x4b000000u, 0x7440 + BYTE)) -
@@ -168,7 +160,7 @@ static __global__ __launch_bounds__(RING_THREADS,
                     const uint4 x = rows_shared[r * words4 + unit * CUDA_LANES + lane];
 #pragma unroll
                     for (int o = 0; o < O; o++)
-                        acc[r][o] = dot_piece(w[j][o], x, acc[r][o]);
+                        acc[r][o] = lanes_dot(w[j][o], x, acc[r][o]);
                 }
             } else {
                 uint4 s[O];
