@@ -194,22 +194,15 @@ struct tap_rows {
     uint16_t *rows; /* bf16 [capacity, taps * hidden] */
 };
 
-/* Weights of a later stage that a kernel asks into L2 as it starts; {NULL, 0}: none. */
-struct l2_prefetch {
-    const void *from;
-    size_t bytes;
-};
-
 /* How the kernels of a stage are launched. */
 struct cuda_launch {
     cudaStream_t stream;
     struct cuda_fault *fault;
     const struct cuda_device *device;
     const struct cuda_step *step; /* device */
-    bool overlap;               /* programmatic launches: kernels start before the last has ended */
-    bool fast;                  /* ARITHMETIC_FAST */
-    struct l2_prefetch next[3]; /* for the stages of a block, in order: see each stage */
-    unsigned *kernels;          /* counts launches; never NULL */
+    bool overlap;      /* programmatic launches: kernels start before the last has ended */
+    bool fast;         /* ARITHMETIC_FAST */
+    unsigned *kernels; /* counts launches; never NULL */
 };
 
 /* ---- Stages. Each only launches kernels; errors go to l->fault. rows >= 1. ---- */
@@ -228,7 +221,7 @@ void cuda_set_step(const struct cuda_launch *l, const struct cuda_input *from,
                    struct cuda_step *step);
 
 /* y[r] = round(W n(x[r])) for r < rows, n the RMS norm with the weights `norm`, or nothing when it
- * is NULL (linear.cu). add: y = round(y + round(..)). next[0] is prefetched. Any rows: beyond
+ * is NULL (linear.cu). add: y = round(y + round(..)). Any rows: beyond
  * CUDA_RECORD_ROWS tiles of rows; with l->fast tensor cores (fast.cu). */
 struct cuda_linear {
     const struct cuda_matrix *w;
@@ -252,7 +245,7 @@ size_t cuda_head_scratch(int vocab, int rows);
 /* From projections [rows, heads*head_dim + 2*kv_heads*head_dim + heads] (q, k, v, gate; before
  * their norms) to attention output [rows, heads*head_dim], gated, rounded (attention.cu): per-head
  * norms, rotary, keys and values into the ring, chunks, merge, gate. chunks as cuda_chunks gives.
- * next[1] is prefetched. */
+ */
 struct cuda_attend {
     const struct cuda_attention *w;
     struct kv_layer *kv;
@@ -270,8 +263,7 @@ void cuda_append(const struct cuda_launch *l, const struct cuda_attend *a);
 void cuda_attend_fast(const struct cuda_launch *l, const struct cuda_attend *a,
                       const uint16_t *queries);
 
-/* x += ffn(norm(x)), dense or sparse (ffn.cu, experts.cu). next[0] is prefetched by the router's or
- * the dense gate's kernel, next[1] by the experts' first, next[2] by their last. */
+/* x += ffn(norm(x)), dense or sparse (ffn.cu, experts.cu). */
 struct cuda_ffn_run {
     const struct cuda_ffn *w;
     uint16_t *x; /* [rows, hidden] */

@@ -320,13 +320,11 @@ static __global__ __launch_bounds__(PLAIN_THREADS) void experts_plain(struct man
 
 static __global__ __launch_bounds__(COMBINE_THREADS) void experts_combine(struct experts_run e,
                                                                           const int *entry_of,
-                                                                          const uint16_t *out,
-                                                                          struct l2_prefetch next)
+                                                                          const uint16_t *out)
 {
     const int row = (int)blockIdx.y;
     const int d = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     pdl_launch_next();
-    prefetch_slice(next, blockIdx.x + blockIdx.y * gridDim.x, gridDim.x * gridDim.y);
     pdl_wait();
     if (d >= e.hidden)
         return;
@@ -411,5 +409,5 @@ void experts_many_run(const struct cuda_launch *l, const struct cuda_ffn_run *a,
     cuda_launch(
         l, "experts combine", experts_combine,
         dim3((unsigned)(e->hidden + COMBINE_THREADS - 1) / COMBINE_THREADS, (unsigned)e->rows),
-        dim3(COMBINE_THREADS), 0, *e, s->entry_of, (const uint16_t *)s->out, l->next[2]);
+        dim3(COMBINE_THREADS), 0, *e, s->entry_of, (const uint16_t *)s->out);
 }

@@ -93,11 +93,9 @@ size_t cuda_ffn_scratch(const struct compute_shape *shape, int rows)
 
 /* ---- Dense ---- */
 
-static __global__ void ffn_silu_up(uint16_t *gate, const uint16_t *up, int n,
-                                   struct l2_prefetch next)
+static __global__ void ffn_silu_up(uint16_t *gate, const uint16_t *up, int n)
 {
     pdl_launch_next();
-    prefetch_slice(next, blockIdx.x, gridDim.x);
     pdl_wait();
     const int pair = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (2 * pair + 1 < n) {
@@ -124,14 +122,6 @@ static struct cuda_linear linear_of(const struct cuda_matrix *w, const uint16_t 
     return a;
 }
 
-static struct cuda_launch asking(const struct cuda_launch *l, struct l2_prefetch next)
-{
-    struct cuda_launch one = *l;
-    one.next[0] = next;
-    one.next[1] = one.next[2] = (struct l2_prefetch){};
-    return one;
-}
-
 /* y = down(silu(gate(norm(x))) * up(norm(x))), added to y or not. */
 static void swiglu(const struct cuda_launch *l, const struct cuda_ffn_run *a,
                    const struct cuda_matrix *gate, const struct cuda_matrix *up,
@@ -139,23 +129,19 @@ static void swiglu(const struct cuda_launch *l, const struct cuda_ffn_run *a,
                    bool add)
 {
     const struct cuda_ffn *w = a->w;
-    const struct l2_prefetch none = {};
     struct cuda_linear g = linear_of(gate, a->x, a->rows, m->gate);
     struct cuda_linear u = linear_of(up, a->x, a->rows, m->up);
     struct cuda_linear d = linear_of(down, m->gate, a->rows, y);
     g.norm = u.norm = w->norm;
     g.eps = u.eps = w->block->eps;
     d.add = add;
-    struct cuda_launch one = asking(l, l->next[0]);
-    cuda_linear(&one, &g);
-    one = asking(l, l->next[1]);
-    cuda_linear(&one, &u);
+    cuda_linear(l, &g);
+    cuda_linear(l, &u);
     const int n = a->rows * gate->out;
     cuda_launch(l, "ffn silu", ffn_silu_up,
                 dim3((unsigned)((n + 1) / 2 + ELEMENTWISE_THREADS - 1) / ELEMENTWISE_THREADS),
-                dim3(ELEMENTWISE_THREADS), 0, m->gate, m->up, n, none);
-    one = asking(l, l->next[2]);
-    cuda_linear(&one, &d);
+                dim3(ELEMENTWISE_THREADS), 0, m->gate, m->up, n);
+    cuda_linear(l, &d);
 }
 
 /* ---- Router ---- */
@@ -224,8 +210,7 @@ router_rows(const struct router_run *a, const uint4 *held, const uint8_t *weight
 /* Norms up to ROUTER_ROWS rows in every block, and gives each half-warp an expert: its score and
  * its key for each. Block r of a row also keeps its r-th row, normed. */
 template <int groups>
-static __global__ __launch_bounds__(ROUTER_THREADS) void ffn_router(struct router_run a,
-                                                                    struct l2_prefetch next)
+static __global__ __launch_bounds__(ROUTER_THREADS) void ffn_router(struct router_run a)
 {
     __shared__ float inverse[ROUTER_ROWS];
     uint16_t *raw = (uint16_t *)router_memory;
@@ -246,8 +231,6 @@ static __global__ __launch_bounds__(ROUTER_THREADS) void ffn_router(struct route
         held[g] = load_stream(weights + (g * CUDA_LANES + lane) * 16);
     for (int i = thread; i < a.hidden; i += ROUTER_THREADS)
         norm[i] = a.norm[i];
-    if (blockIdx.y == 0)
-        prefetch_slice(next, blockIdx.x, gridDim.x);
     pdl_wait();
 
     const uint16_t *x = a.x + (size_t)row0 * (size_t)a.hidden;
@@ -339,10 +322,9 @@ static void router(const struct cuda_launch *l, const struct cuda_ffn_run *a,
     const dim3 grid((unsigned)(e->experts + ROUTER_OUTPUTS - 1) / ROUTER_OUTPUTS,
                     (unsigned)((a->rows + r.rows_each - 1) / r.rows_each));
     if (w->router.padded == ROUTER_GROUPS * CUDA_BF16_GROUP)
-        cuda_launch(l, "router", ffn_router<ROUTER_GROUPS>, grid, dim3(ROUTER_THREADS), bytes, r,
-                    l->next[0]);
+        cuda_launch(l, "router", ffn_router<ROUTER_GROUPS>, grid, dim3(ROUTER_THREADS), bytes, r);
     else
-        cuda_launch(l, "router", ffn_router<0>, grid, dim3(ROUTER_THREADS), bytes, r, l->next[0]);
+        cuda_launch(l, "router", ffn_router<0>, grid, dim3(ROUTER_THREADS), bytes, r);
 }
 
 /* ---- The block ---- */

@@ -57,7 +57,6 @@ bool linear_few_fill(const struct cuda_launch *l, const struct cuda_linear *a, i
     p->tiles = plan->tiles;
     p->late = plan->late;
     p->units = (int)(a->w->row_bytes / LINEAR_UNIT_BYTES);
-    p->next = l->next[0];
     if (a->w->format == WEIGHT_INT8_AFFINE32)
         p->sums = linear_round_up(a->w->padded / CUDA_BLOCK, CUDA_LANES);
     p->slab = linear_round_up(p->units, batch);
@@ -157,7 +156,6 @@ struct linear_many_call {
     bool add;
     int groups; /* of 4 blocks of inputs */
     int sums;   /* of a row: INT8 */
-    struct l2_prefetch next;
 };
 
 struct linear_many_shared {
@@ -350,7 +348,6 @@ static __global__ void __launch_bounds__(MANY_THREADS, 1)
 
     pdl_launch_next();
     many_fetch_weights<F>(p, s, 0, first, 0, weights);
-    prefetch_slice(p.next, blockIdx.x + gridDim.x * blockIdx.y, gridDim.x * gridDim.y);
     pdl_wait();
 
     float inverse = 1.0f;
@@ -459,7 +456,6 @@ void linear_many(const struct cuda_launch *l, const struct cuda_linear *a, float
     p.logits = logits;
     p.add = a->add;
     p.groups = a->w->padded / CUDA_BF16_GROUP;
-    p.next = l->next[0];
     if (a->w->format == WEIGHT_BF16) {
         linear_many_launch<WEIGHT_BF16>(l, &p);
     } else if (a->w->format == WEIGHT_INT8_AFFINE32) {

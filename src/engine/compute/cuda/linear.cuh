@@ -36,7 +36,6 @@ struct linear_few {
     int sums; /* of a row: blocks of the matrix, in whole 16s; 0: the format needs none */
     int shared;
     bool late; /* the next kernel starts when this one's weights are on their way */
-    struct l2_prefetch next;
 };
 
 /* Groups of 4 blocks (a 16-byte piece of a lane's bf16 inputs) that a unit of weights meets. */
@@ -672,7 +671,7 @@ static __device__ __forceinline__ void linear_few_tile(const struct linear_few &
 }
 
 /* All that a kernel may do before what it waits for: the first weights, its scales, the norm's
- * weights and what a later stage asked for are under way when this returns, and the rows there. */
+ * weights are under way when this returns, and the rows there. */
 template <int F, int O, int D>
 static __device__ __forceinline__ void linear_few_open(const struct linear_few &p, uint4 *shared,
                                                        struct linear_stream<O, D / O> &s)
@@ -710,7 +709,6 @@ static __device__ __forceinline__ void linear_few_open(const struct linear_few &
     if (p.rows.norm && p.slab >= p.units)
         linear_few_load_norm(p, (uint32_t *)(bytes + p.norm_at), 0, p.slab * linear_unit_groups(F));
     copy_commit();
-    prefetch_slice(p.next, blockIdx.x, gridDim.x);
     pdl_wait();
 }
 

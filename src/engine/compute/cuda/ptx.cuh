@@ -153,35 +153,6 @@ static __device__ __forceinline__ uint2 load_stream8(const void *p)
 #endif
 }
 
-/* This thread block's slice of what a later stage reads, asked into L2. Any thread count; one
- * thread in each warp works. parts: how many blocks share it, part: this one's number. */
-static __device__ __forceinline__ void prefetch_slice(struct l2_prefetch f, unsigned part,
-                                                      unsigned parts)
-{
-#ifndef CUDA_EMULATED
-    enum { PIECE = 4096 };
-    const size_t pieces = f.bytes / PIECE; /* a rest is left to its reader */
-    const unsigned warps = (blockDim.x * blockDim.y + 31) / 32;
-    const unsigned thread = threadIdx.x + blockDim.x * threadIdx.y;
-#if PTX_HOPPER
-    if (thread % 32 != 0)
-        return;
-    for (size_t i = part + (size_t)(thread / 32) * parts; i < pieces; i += (size_t)parts * warps)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
-                     :
-                     : "l"((const char *)f.from + i * PIECE), "r"((unsigned)PIECE));
-#else
-    for (size_t i = part + (size_t)(thread / 32) * parts; i < pieces; i += (size_t)parts * warps)
-        for (unsigned at = thread % 32 * 128; at < PIECE; at += 32 * 128)
-            asm volatile("prefetch.global.L2 [%0];" : : "l"((const char *)f.from + i * PIECE + at));
-#endif
-#else
-    (void)f;
-    (void)part;
-    (void)parts;
-#endif
-}
-
 /* 16 bytes from device to shared memory, without waiting; both aligned to 16. */
 static __device__ __forceinline__ void copy_async(void *shared, const void *global)
 {
