@@ -194,9 +194,10 @@ static __device__ __forceinline__ void attend_head(const struct attend_arguments
     __syncwarp();
     float x1[4 * G], x2[4 * G];
 #pragma unroll
-    for (int i = 0; i < 4 * G; i++) {
-        x1[i] = out[i * CUDA_LANES + lane];
-        x2[i] = out[i * CUDA_LANES + lane + half];
+    for (int i = 0; i < 4 * G; i++) { /* only what this lane writes below */
+        const int k = i * CUDA_LANES + lane;
+        x1[i] = k < half ? out[k] : 0.0f;
+        x2[i] = k < half ? out[k + half] : 0.0f;
     }
     if (a.input_scale != 1.0f)
 #pragma unroll
