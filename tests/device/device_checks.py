@@ -190,12 +190,15 @@ def device_tests(run):
 
 def run_tests(run, prefix="", **environment):
     """Unit tests that a build with CUDA runs on the device too, and whatever lies beside this file."""
-    for name in ["tests/test_blocks", *device_tests(run)]:
-        program = run.program(name)
-        if program:
-            code, out, errors, seconds = run.run([program], 180, **environment)
-            run.note(f"{prefix}{pathlib.Path(name).name}", "passed" if code == 0 else "failed", [program],
-                     None if code == 0 else (out + errors)[-600:], seconds)
+    run.together([(run_test, name, prefix, environment) for name in ["tests/test_blocks", *device_tests(run)]])
+
+
+def run_test(run, name, prefix, environment):
+    program = run.program(name)
+    if program:
+        code, out, errors, seconds = run.run([program], 180, **environment)
+        run.note(f"{prefix}{pathlib.Path(name).name}", "passed" if code == 0 else "failed", [program],
+                 None if code == 0 else (out + errors)[-600:], seconds)
 
 
 def bits(run):

@@ -270,7 +270,7 @@ static void time_all(void)
         if (scratch == NULL) {
             scratch = device_new(cuda_head_scratch(100352, 16));
             logits = (float *)device_new((size_t)16 * 100352 * 4);
-            must(cudaMemset(scratch, 0, cuda_head_scratch(100352, 16)), "scratch");
+            device_set(scratch, 0, cuda_head_scratch(100352, 16), "scratch");
             must(cudaHostAlloc((void **)&picks, 16 * sizeof *picks, cudaHostAllocMapped), "picks");
         }
         t.scratch = scratch;

@@ -52,6 +52,20 @@ static void *device_new(size_t bytes)
     return p;
 }
 
+/* Waited for: the kernels' stream does not wait for the default one, where a memset, and a copy
+ * from pageable memory, may outlast its call. */
+static void device_fill(void *to, const void *from, size_t bytes, const char *what)
+{
+    must(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), what);
+    must(cudaDeviceSynchronize(), what);
+}
+
+static void device_set(void *to, int value, size_t bytes, const char *what)
+{
+    must(cudaMemset(to, value, bytes), what);
+    must(cudaDeviceSynchronize(), what);
+}
+
 static struct cuda_launch launch_new(void)
 {
     struct cuda_launch l = {};
@@ -196,9 +210,9 @@ static struct cuda_matrix matrix_upload(const struct weight_matrix *w)
     }
     uint8_t *d = (uint8_t *)device_new(bytes), *s = (uint8_t *)device_new(scale);
     uint8_t *z = (uint8_t *)device_new(scale);
-    must(cudaMemcpy(d, data, bytes, cudaMemcpyHostToDevice), "a matrix");
-    must(cudaMemcpy(s, scales, scale, cudaMemcpyHostToDevice), "scales");
-    must(cudaMemcpy(z, biases, scale, cudaMemcpyHostToDevice), "biases");
+    device_fill(d, data, bytes, "a matrix");
+    device_fill(s, scales, scale, "scales");
+    device_fill(z, biases, scale, "biases");
     m.data = d;
     m.scales = s;
     m.biases = z;
@@ -284,8 +298,8 @@ static void check_linear(enum weight_format format, int out, int in, const int *
     uint16_t *dx = (uint16_t *)device_new((size_t)MOST_ROWS * (size_t)stride * 2);
     uint16_t *dn = (uint16_t *)device_new((size_t)in * 2);
     uint16_t *dy = (uint16_t *)device_new((size_t)MOST_ROWS * (size_t)y_stride * 2);
-    must(cudaMemcpy(dx, x, (size_t)MOST_ROWS * (size_t)stride * 2, cudaMemcpyHostToDevice), "x");
-    must(cudaMemcpy(dn, norm, (size_t)in * 2, cudaMemcpyHostToDevice), "norm");
+    device_fill(dx, x, (size_t)MOST_ROWS * (size_t)stride * 2, "x");
+    device_fill(dn, norm, (size_t)in * 2, "norm");
     const float eps = 1e-6f;
     for (int r = 0; r < MOST_ROWS; r++)
         for (int o = 0; o < out; o++)
@@ -297,8 +311,7 @@ static void check_linear(enum weight_format format, int out, int in, const int *
     reference(&m.w, x, stride, with_norm ? norm : NULL, eps, most, add, want);
     const struct cuda_launch l = launch_new();
     for (int i = 0; i < counts; i++) {
-        must(cudaMemcpy(dy, old, (size_t)MOST_ROWS * (size_t)y_stride * 2, cudaMemcpyHostToDevice),
-             "y");
+        device_fill(dy, old, (size_t)MOST_ROWS * (size_t)y_stride * 2, "y");
         struct cuda_linear a = {};
         a.w = &w;
         a.x = dx;
@@ -391,8 +404,8 @@ static void check_chain(int rows)
         norm[i] = random_bf16();
     uint16_t *dx = (uint16_t *)device_new(narrow * 2), *dh = (uint16_t *)device_new(wide * 2);
     uint16_t *dn = (uint16_t *)device_new(sizeof norm);
-    must(cudaMemcpy(dx, x, narrow * 2, cudaMemcpyHostToDevice), "x");
-    must(cudaMemcpy(dn, norm, sizeof norm, cudaMemcpyHostToDevice), "norm");
+    device_fill(dx, x, narrow * 2, "x");
+    device_fill(dn, norm, sizeof norm, "norm");
     const struct cuda_launch l = launch_new();
     for (int t = 0; t < TIMES; t++) {
         struct cuda_linear a = {};
@@ -477,15 +490,15 @@ static void check_head(enum weight_format format, int vocab, int hidden, const i
     void *scratch = device_new(cuda_head_scratch(vocab, ROWS));
     struct head_pick *picks = NULL;
     must(cudaHostAlloc((void **)&picks, ROWS * sizeof *picks, cudaHostAllocMapped), "picks");
-    must(cudaMemset(scratch, 0, cuda_head_scratch(vocab, ROWS)), "scratch");
-    must(cudaMemcpy(dx, x, (size_t)ROWS * (size_t)hidden * 2, cudaMemcpyHostToDevice), "x");
-    must(cudaMemcpy(dn, norm, (size_t)hidden * 2, cudaMemcpyHostToDevice), "norm");
+    device_set(scratch, 0, cuda_head_scratch(vocab, ROWS), "scratch");
+    device_fill(dx, x, (size_t)ROWS * (size_t)hidden * 2, "x");
+    device_fill(dn, norm, (size_t)hidden * 2, "norm");
     h.norm = dn;
     reference(&m.w, x, hidden, norm, block.eps, ROWS, false, want);
     const struct cuda_launch l = launch_new();
     for (int i = 0; i < 3 * counts; i++) {
         const int n = rows[i % counts], kind = i / counts; /* with both, no logits, no picks */
-        must(cudaMemset(dl, 0xa5, logit_count * sizeof(float)), "logits");
+        device_set(dl, 0xa5, logit_count * sizeof(float), "logits");
         memset(picks, 0x5a, ROWS * sizeof *picks);
         cuda_head_run(&l, &h, dx, hidden, n, kind == 1 ? NULL : dl, kind == 2 ? NULL : picks,
                       scratch);
