@@ -7,8 +7,9 @@
 #   serve-up.sh --stop --socket PATH
 #
 # Environment: BENCH_WORKER_RESIDENT_ENGINE (build/cuda/bench-worker where that is and cuda is wanted, else
-# build/bench-worker), BENCH_WORKER_RESIDENT_WEIGHTS (weights), both from the tree; BENCH_WORKER_DRAFTER; BENCH_WORKER_BACKEND (cuda; of a copy cpu); BENCH_WORKER_BOX_LOCK, the lock that whoever
-# measures on the box holds; BENCH_WORKER_RESIDENT_UNCONFINED=1 for a box without bubblewrap.
+# build/bench-worker), BENCH_WORKER_RESIDENT_WEIGHTS (weights), both from the tree; BENCH_WORKER_DRAFTER;
+# BENCH_WORKER_BACKEND (cuda; of a copy cpu); BENCH_WORKER_BOX_LOCK, the lock that whoever measures on the box holds;
+# BENCH_WORKER_RESIDENT_UNCONFINED=1 for a box without bubblewrap.
 set -eu
 umask 022
 tree=$PWD
@@ -79,7 +80,8 @@ inside() {
     if [ "${BENCH_WORKER_RESIDENT_UNCONFINED:-0}" = 1 ]; then
         exec setsid "$@"
     fi
-    set -- --ro-bind "$tree" "$tree" --ro-bind "$weights" "$weights" --bind "$door" "$door" --chdir "$tree" "$@"
+    set -- --ro-bind "$tree" "$tree" --ro-bind "$engine" "$engine" --ro-bind "$weights" "$weights" \
+        --bind "$door" "$door" --chdir "$tree" "$@"
     [ -z "$drafter" ] || set -- --ro-bind "$drafter" "$drafter" "$@"
     for device in /dev/nvidia*; do
         [ ! -e "$device" ] || set -- --dev-bind "$device" "$device" "$@"

@@ -3,6 +3,8 @@ and that what could not run, or came out otherwise, is never told as passed."""
 
 import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -11,10 +13,11 @@ import pytest
 from conftest import BUILD, ROOT
 
 
-def device_run(out, *flags, build=BUILD):
+def device_run(out, *flags, build=BUILD, path=None):
     result = subprocess.run([sys.executable, str(ROOT / "tests/device/run"), "--out", str(out), "--backend", "cpu",
                              "--small", "--build", str(build), *map(str, flags)],
-                            capture_output=True, text=True, timeout=300)
+                            capture_output=True, text=True, timeout=300,
+                            env={**os.environ, "PATH": f"{path}:{os.environ['PATH']}"} if path else None)
     reports = sorted(out.glob("cpu-*.json"))
     return result, json.loads(reports[-1].read_text()) if reports else None
 
@@ -93,6 +96,71 @@ def test_another_bit_fails(build, tmp_path):
     assert result.returncode == 1
     wrong = [n for n, s in states(report).items() if s == "failed" and "attention_factor" in n]
     assert len(wrong) == 9 and "not" in result.stdout
+
+
+def program(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+
+
+def sanitized(build, tmp_path, blind):
+    """The sanitizer part with a tool of our own, which finds the faults made for it but those that `blind` is of."""
+    program(tmp_path / "tools/compute-sanitizer", f"""tool=$2 log=$8
+shift 8
+case "$tool $*" in
+{blind}) found=0 ;;
+*--fault*) found=1 ;;
+*) found=0; "$@" || exit ;;
+esac
+echo "========= ERROR SUMMARY: $found errors" > "$log"
+[ $found = 0 ] || exit 86
+""")
+    program(tmp_path / "build/tests/device/test_cuda_sanitizer", "exit 0\n")
+    (tmp_path / "build/bench-worker").symlink_to(build / "bench-worker")
+    return device_run(tmp_path / "out", "--only", "sanitizer", build=tmp_path / "build", path=tmp_path / "tools")
+
+
+def test_sanitizer_finds_what_was_made_for_it(build, tmp_path):
+    result, report = sanitized(build, tmp_path, "nothing")
+    assert result.returncode == 0, result.stdout
+    found = states(report)
+    assert len(found) == 12 and sum("finds the fault made in a graph" in n for n in found) == 3
+    clean = [c for c in report["parts"][0]["checks"] if "with its drafter" in c["name"]]
+    assert all(c["figures"]["tokens_per_second"] > 0 and c["figures"]["without_the_tool"] > 0 for c in clean)
+
+
+def test_sanitizer_that_sees_no_graphs_fails(build, tmp_path):
+    result, report = sanitized(build, tmp_path, "*--graph")
+    assert result.returncode == 1 and "memcheck does not see what runs in a graph" in result.stdout
+    found = states(report)
+    assert sum(s == "failed" for s in found.values()) == 3
+    plain = [c for c in report["parts"][0]["checks"] if "launched plainly" in c["name"]]
+    assert len(plain) == 6 and all("MLXFAST_CUDA_PLAIN=graphs,overlap" in c["command"] for c in plain)
+
+
+@pytest.mark.skipif(not shutil.which("flock"), reason="flock is not installed")
+@pytest.mark.parametrize("confined", [True, False])
+def test_resident_is_booted_and_leaves_nothing(build, tmp_path, confined):
+    if not confined:
+        program(tmp_path / "tools/bwrap", "echo no namespaces here >&2; exit 1\n")
+    elif not shutil.which("bwrap") or subprocess.run(["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"],
+                                                     capture_output=True).returncode != 0:
+        pytest.skip("bubblewrap does not work here")
+    result, report = device_run(tmp_path / "out", "--only", "resident", build=build, path=tmp_path / "tools")
+    assert result.returncode == 0, result.stdout
+    checks = {c["name"]: c for c in report["parts"][0]["checks"]}
+    assert len(checks) == 6 and sum("the tokens of a run without the resident" in n for n in checks) == 2
+    said = checks["serve-up.sh --boot: the resident answers"]["figures"]["confined"]
+    assert said == "yes" if confined else "no namespaces here" in said
+
+
+def test_resident_that_does_not_boot_fails(build, tmp_path):
+    """Another's tokens would be no proof: an engine that serves sessions, and no resident."""
+    program(tmp_path / "build/bench-worker", f"[ \"$1\" = resident ] && exit 1\nexec {build}/bench-worker \"$@\"\n")
+    result, report = device_run(tmp_path / "out", "--only", "resident", build=tmp_path / "build")
+    assert result.returncode == 1
+    assert states(report) == {"serve-up.sh --boot: the resident answers": "failed"}
 
 
 def test_time_that_is_up_is_missing(build, tmp_path):

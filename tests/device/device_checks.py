@@ -1,17 +1,20 @@
 """The parts of tests/device/run: what is run, and what must come of it."""
 
 import array
+import fcntl
 import hashlib
 import json
 import pathlib
 import re
 import shutil
+import tempfile
 import threading
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NANO, NANO_DRAFTER = ROOT / "models/laguna-nano", ROOT / "models/laguna-nano-dflash"
 XS, XS_DRAFTER = (ROOT / f"tracks/laguna-xs-2.1-dflash-v1/{n}config.json" for n in ("", "drafter-"))
 TRACK = ROOT / "tracks/laguna-nano-serial-v1"
+MEMORY_SLACK = 64  # MiB that a device's use may differ by, with nothing of ours on it
 ROWS = [1, 2, 4, 7, 8, 16, 17, 64, 512]
 # Odd sizes on purpose: no whole groups of any format, several kinds of heads, few and many experts.
 SHAPES = {
@@ -249,22 +252,75 @@ def poison(run):
     run_tests(run, "poisoned: ", **on)
 
 
+# ---- compute-sanitizer ----
+
+SANITIZERS, FOUND = ("memcheck", "initcheck", "racecheck"), 86
+WHERE = {"--graph": "in a graph", "": "in a plain launch"}
+
+
+def sanitized(run, tool, what, command, **environment):
+    """A program below compute-sanitizer: (whole command, exit code, faults or None, its summary, stdout, what was said, seconds)."""
+    log = run.scratch / f"{tool}-{what}.log"
+    whole = ["compute-sanitizer", "--tool", tool, "--error-exitcode", FOUND, "--print-limit", 3, "--log-file", log,
+             *command]
+    code, out, errors, seconds = run.run([shutil.which(whole[0], path=run.environment["PATH"]), *whole[1:]], 150,
+                                         **environment)
+    said = log.read_text(errors="replace") if log.exists() else ""
+    summary = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+).*", said)
+    return ([*[f"{k}={v}" for k, v in environment.items()], *whole], code, int(summary.group(1)) if summary else None,
+            summary and summary.group(0), out, said + errors, seconds)
+
+
+def check_control(run, program, tool, mode, seen):
+    """A fault on purpose: a tool that misses it proves nothing by finding none."""
+    flags = ["--fault", tool, *([mode] if mode else [])]
+    command, code, faults, summary, out, said, seconds = sanitized(run, tool, f"control{mode}", [program, *flags])
+    seen[tool, mode] = code == FOUND and bool(faults)
+    run.note(f"{tool} finds the fault made {WHERE[mode]}", "passed" if seen[tool, mode] else "failed", command,
+             summary if seen[tool, mode] else f"{tool} does not see what runs {WHERE[mode]}: exit code {code}, "
+             f"{summary or 'no summary'}: {(out + said)[-400:]}", seconds)
+
+
+def check_sanitized(run, tool, arithmetic, command, usual, plain):
+    environment = {"MLXFAST_CUDA_PLAIN": "graphs,overlap"} if plain else {}
+    name = f"{tool}, {arithmetic}{', launched plainly' if plain else ''}, on laguna-nano with its drafter"
+    whole, code, faults, summary, out, said, seconds = sanitized(
+        run, tool, f"{arithmetic}{'-plain' if plain else ''}", command, **environment)
+    clean = code == 0 and faults == 0
+    run.note(name, "passed" if clean else "failed", whole, summary if clean else said[-900:], seconds,
+             **({"faults": faults, "tokens_per_second": tokens_per_second(out), "without_the_tool": usual}
+                if clean else {}))
+
+
+def tokens_per_second(out):
+    try:
+        return json.loads(out)["decode_tokens_per_second"]
+    except (ValueError, KeyError):
+        return None
+
+
 def sanitizer(run):
-    program = shutil.which("compute-sanitizer", path=run.environment["PATH"])
-    if not program:
+    """First that each tool finds a fault made for it, in a graph as the engine launches, and in a plain launch."""
+    if not shutil.which("compute-sanitizer", path=run.environment["PATH"]):
         run.note("compute-sanitizer", "missing", detail="it is not in PATH nor in /usr/local/cuda/bin")
         return
-    tokens = tokens_file(run, "few", nano_tokens()[:24])
-    for tool in ("memcheck", "initcheck", "racecheck"):
-        for arithmetic in ("strict", "fast"):
-            command = [program, "--tool", tool, "--error-exitcode", 86, "--print-limit", 3,
-                       *worker(run, "generate", "--weights", NANO, "--drafter", NANO_DRAFTER, "--block", 4,
-                               "--tokens-file", tokens, "-n", 6, "--context", 128, arithmetic=arithmetic)]
-            code, out, errors, seconds = run.run(command, 150)
-            summary = re.search(r"=+ (?:ERROR|RACECHECK) SUMMARY: .*", out + errors)
-            clean = code == 0 and summary is not None
-            run.note(f"{tool}, {arithmetic}, on laguna-nano with its drafter", "passed" if clean else "failed", command,
-                     summary.group(0).strip("= ") if clean else (out + errors)[-900:], seconds)
+    program = run.program("tests/device/test_cuda_sanitizer")
+    if not program or not run.program("bench-worker"):
+        return
+    seen = {}
+    run.together([(check_control, program, tool, mode, seen) for tool in SANITIZERS for mode in WHERE])
+    tokens, jobs = tokens_file(run, "few", nano_tokens()[:24]), []
+    for arithmetic in ("strict", "fast"):
+        command = worker(run, "generate", "--weights", NANO, "--drafter", NANO_DRAFTER, "--block", 4, "--tokens-file",
+                         tokens, "-n", 6, "--context", 128, "--json",
+                         arithmetic=arithmetic if run.o.backend != "cpu" else None)
+        usual = tokens_per_second(run.run(command)[1])
+        for tool in SANITIZERS:
+            jobs.append((check_sanitized, tool, arithmetic, command, usual, False))
+            if not seen.get((tool, "--graph")):
+                jobs.append((check_sanitized, tool, arithmetic, command, usual, True))
+    jobs.sort(key=lambda job: SANITIZERS.index(job[1]), reverse=True)  # the slowest begin first
+    run.together(jobs)
 
 
 # ---- the judge ----
@@ -320,6 +376,106 @@ def device_of(run):
                                    BENCH_WORKER_BACKEND=run.o.backend)
     hello = out.splitlines()[0] if code == 0 and out else ""
     return hello[:400] if run.o.backend in hello or "cuda" in hello else None
+
+
+# ---- the resident process ----
+
+def session(run, prompt, count, socket=None):
+    """One session of a worker, in process or attached: (hello, [its answers' tokens], what went wrong, seconds)."""
+    lines = [{"id": 1, "kind": "free_decode_begin", "seed_tokens": prompt},
+             {"id": 2, "kind": "free_decode_run", "count": count}]
+    attached = {"BENCH_WORKER_RESIDENT_SOCKET": str(socket), "BENCH_WORKER_RESIDENT_HELLO": "1"} if socket else {}
+    code, out, errors, seconds = run.run([run.build / "bench-worker", "--weights", NANO, "--speculative-protocol", "v1.1"],
+                                         60, "".join(json.dumps(l) + "\n" for l in lines),
+                                         BENCH_WORKER_BACKEND=run.o.backend, **attached)
+    answers = [json.loads(l) for l in out.splitlines() if l.startswith("{")]
+    if code != 0 or len(answers) != 3 or not all(a["ok"] for a in answers):
+        return None, None, tell(errors) if code != 0 else out[-400:], seconds
+    return answers[0], [answers[1]["seed_token"], *answers[2]["tokens"]], None, seconds
+
+
+def memory_used(run):
+    """Of the device by all processes, in MiB; None: there is none to ask."""
+    code, out, _, _ = run.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"], 20)
+    return int(out.split()[0]) if code == 0 and out.split() and out.split()[0].isdigit() else None
+
+
+def confinement(run):
+    """Whether tools/serve-up.sh can confine what it starts here: ({} or the variable that says not to, words)."""
+    code, _, errors, _ = run.run(["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"], 20)
+    why = "there is no bubblewrap" if not shutil.which("bwrap") else f"bubblewrap cannot: {errors.strip()[:120]}"
+    return ({}, "yes") if code == 0 else ({"BENCH_WORKER_RESIDENT_UNCONFINED": "1"}, f"no, {why}")
+
+
+def alive(process):
+    """One that has ended has no command any more, whether or not its parent has heard of it."""
+    try:
+        return bool(pathlib.Path(f"/proc/{process}/cmdline").read_bytes())
+    except OSError:
+        return False
+
+
+def resident(run):
+    """tools/serve-up.sh: one load, sessions that attach to it, and an end that leaves nothing."""
+    if not run.program("bench-worker"):
+        return
+    prompt, count = cases()[0]["prompt"], 8 if run.o.emulated else 96
+    room = pathlib.Path(tempfile.mkdtemp(prefix="mlxfast-", dir="/tmp"))  # a socket's path is short
+    try:
+        with open(room / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as whoever measures on the box does
+            check_resident(run, room, prompt, count)
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def check_resident(run, room, prompt, count):
+    script, told = ROOT / "tools/serve-up.sh", room / "told"
+    unconfined, words = confinement(run)
+    settings = {"TMPDIR": str(room), "BENCH_WORKER_BOX_LOCK": str(room / "lock"), "BENCH_WORKER_BACKEND": run.o.backend,
+                "BENCH_WORKER_RESIDENT_ENGINE": str(run.build / "bench-worker"),
+                "BENCH_WORKER_RESIDENT_WEIGHTS": str(NANO), **unconfined}
+    text = [f"{k}={v}" for k, v in settings.items()]
+    _, wanted, wrong, alone = session(run, prompt, count)
+    if wanted is None:
+        run.note("a worker without a resident", "failed", detail=wrong, seconds=alone)
+        return
+    before = memory_used(run)
+    boot = [script, "--boot", "--spec", "serial", "--draft-len", 0, "--socket-out", told]
+    code, _, errors, seconds = run.run(boot, 60, **settings)
+    socket = pathlib.Path(told.read_text().strip()) if told.exists() else None
+    if not run.note("serve-up.sh --boot: the resident answers", "passed" if code == 0 and socket else "failed",
+                    [*text, *boot], None if code == 0 else (errors.strip() or "no message")[-600:], seconds,
+                    **({"confined": words} if code == 0 else {})):
+        return
+    stop = [script, "--stop", "--socket", socket]
+    process, loaded = (socket.parent / "socket.pid").read_text().strip(), memory_used(run)
+    try:
+        first, second = session(run, prompt, count, socket), session(run, prompt, count, socket)
+        for name, (hello, tokens, wrong, took) in (("the first", first), ("the second", second)):
+            run.note(f"{name} session that attaches: the tokens of a run without the resident",
+                     "passed" if tokens == wanted else "failed", ["BENCH_WORKER_RESIDENT_SOCKET=" + str(socket),
+                     run.build / "bench-worker", "--weights", NANO, "--speculative-protocol", "v1.1"],
+                     None if tokens == wanted else wrong or "other tokens", took,
+                     **({"tokens": len(tokens), "seconds_without": round(alone, 3)} if tokens == wanted else {}))
+        who = [s[0].get("resident") if s[0] else None for s in (first, second)]
+        same = who[0] is not None and who[0] == who[1]
+        run.note("both hellos name the same process and load", "passed" if same else "failed", None,
+                 f"{who[0]}" if same else f"{who[0]} and {who[1]}")
+        backend = first[0] and first[0]["backend"]
+        run.note("the hello names the backend", "passed" if backend == run.o.backend else "failed", None,
+                 f"{backend}: {first[0]['device']}" if first[0] else "no hello")
+    finally:
+        code, _, errors, seconds = run.run(stop, 60, **settings)
+    gone = not alive(process) and not socket.parent.exists()
+    run.note("serve-up.sh --stop: process, socket and folder are gone", "passed" if code == 0 and gone else "failed",
+             [*text, *stop], None if code == 0 and gone else errors.strip()[-400:] or "something is left", seconds)
+    if before is not None:
+        after = memory_used(run)
+        freed = after is not None and loaded is not None and after <= before + MEMORY_SLACK < loaded
+        run.note("the device's memory is free again", "passed" if freed else "failed", None, None if freed else
+                 "MiB before, with the resident, after its end: " + f"{before}, {loaded}, {after}",
+                 mib_before=before, mib_with_it=loaded, mib_after=after)
 
 
 # ---- drift ----
@@ -441,5 +597,5 @@ def bench(run):
         measure(run, "int8 fast", "xs-int8", "fast", *prefill)
 
 
-PARTS = {"bits": bits, "poison": poison, "judge": judge, "drift": drift, "weights": weights, "bench": bench,
+PARTS = {"bits": bits, "poison": poison, "judge": judge, "resident": resident, "drift": drift, "weights": weights, "bench": bench,
          "sanitizer": sanitizer}
