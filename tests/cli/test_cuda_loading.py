@@ -1,8 +1,10 @@
 """What a worker with the CUDA backend says before and while it loads: where there is no device, or too little memory,
 or no low profile. For builds with CUDA=1 or CUDA=emulated: BUILD=build/cuda-emulated."""
 
+import json
 import os
 import re
+import signal
 import subprocess
 
 import pytest
@@ -76,3 +78,42 @@ def test_call_that_fails_while_loading(emulated, call, name):
     code, errors = emulated(CUDA_EMULATOR_FAIL=call)
     assert code == EXIT_RUN, errors
     assert name in errors and errors.splitlines()[-1].startswith("bench-worker: "), errors
+
+
+def sessions(build, nano, folder, failure):
+    """Two sessions of one resident, of which a call fails: (whether it loaded, their answers)."""
+    env = {**os.environ, "CUDA_EMULATOR_FAIL": failure}
+    socket = folder / "s"
+    resident = subprocess.Popen([build / "bench-worker", "resident", "--weights", nano, "--backend", "cuda", "--socket",
+                                 socket], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
+    try:
+        if not any("listens at" in line for line in resident.stderr):
+            return False, []
+        line = json.dumps({"id": 1, "kind": "prefill", "prompt_tokens": [5, 6, 7]}) + "\n"
+        answers = []
+        for _ in range(2):
+            done = subprocess.run([build / "bench-worker", "--weights", nano], input=line, capture_output=True, text=True,
+                                  timeout=300, check=False,
+                                  env={**os.environ, "BENCH_WORKER_RESIDENT_SOCKET": str(socket)})
+            answers.append(json.loads(done.stdout.splitlines()[1]))
+        return True, answers
+    finally:
+        resident.send_signal(signal.SIGTERM)
+        resident.communicate(timeout=60)
+
+
+def test_memory_that_one_session_lacks_stops_no_other(emulated, build, nano, tmp_path_factory):
+    """A graph of the first session's, whose rows the warm-up had not: the first that is made after the load."""
+    fails, loads = 0, 32
+    while loads - fails > 1:
+        middle = (fails + loads) // 2
+        loaded, answers = sessions(build, nano, tmp_path_factory.mktemp("r"), f"cudaGraphInstantiate:{middle}")
+        if loaded:
+            loads, found = middle, answers
+        else:
+            fails = middle
+    first, second = found
+    assert not first["ok"] and first["error"].startswith("OUT-OF-MEMORY: recording a forward: "), first
+    assert second["ok"] and second["token"] >= 0, second
+    loaded, (untroubled, _) = sessions(build, nano, tmp_path_factory.mktemp("r"), "cudaGraphInstantiate:1000")
+    assert loaded and untroubled["token"] == second["token"]

@@ -106,6 +106,8 @@ struct compute_shape {
     int max_experts, max_top_k;
     int max_expert_width;  /* routed and shared experts; 0: max_ffn_width */
     int max_context_width; /* inputs of a context block's fc; 0: no context block */
+    /* Positions of the longest kv_layer, for compute_scratch_bytes; 0: no more than max_rows. */
+    int64_t max_positions;
 };
 
 /* What a block drafter makes of its target's hidden rows (dflash.md section 3): each tap normed by

@@ -176,6 +176,7 @@ static bool load(struct dflash *d, const struct dflash_target *target,
         kv_layer_need(backend, ACTIVATIONS_F32, c->kv_heads, c->head_dim, ring_of(d));
     const uint64_t taps = (uint64_t)taps_of(d) * (uint64_t)shape->max_context_width * sizeof(float);
     const struct compute_options options = {.backend = backend,
+                                            .arithmetic = compute_arithmetic(target->compute),
                                             .threads = compute_threads(target->compute)};
     struct memory_need n = {.folder = d->checkpoint->folder,
                             .token = d->checkpoint->tensor_bytes,
@@ -230,7 +231,8 @@ bool dflash_open(const char *folder, const struct dflash_target *target, struct 
                                         .max_kv_heads = c->kv_heads,
                                         .head_dim = c->head_dim,
                                         .max_ffn_width = c->width,
-                                        .max_context_width = c->hidden * c->tap_count};
+                                        .max_context_width = c->hidden * c->tap_count,
+                                        .max_positions = ring_of(d)};
     struct memory_plan plan;
     if (!load(d, target, &shape, &plan, err)) {
         dflash_close(d);

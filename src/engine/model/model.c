@@ -98,10 +98,13 @@ static bool measure_rows(const struct model_options *o, struct model_needs *n, i
                          uint64_t *caches, uint64_t *scratch, struct error *err)
 {
     *caches = 0;
+    n->shape.max_positions = 0;
     for (int i = 0; i < n->attention_count; i++) {
-        const uint64_t bytes =
-            kv_layer_need(o->compute.backend, o->compute.activations, n->kv[i].kv_heads,
-                          n->kv[i].head_dim, ring_capacity(n->kv[i].window, rows, o->context));
+        const int64_t capacity = ring_capacity(n->kv[i].window, rows, o->context);
+        const uint64_t bytes = kv_layer_need(o->compute.backend, o->compute.activations,
+                                             n->kv[i].kv_heads, n->kv[i].head_dim, capacity);
+        if (capacity > n->shape.max_positions)
+            n->shape.max_positions = capacity;
         *caches = bytes > UINT64_MAX - *caches ? UINT64_MAX : *caches + bytes;
     }
     n->shape.max_rows = rows;

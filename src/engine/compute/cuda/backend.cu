@@ -36,18 +36,19 @@ static size_t context_bytes(const struct compute_shape *s)
                : 0;
 }
 
-/* Without the attention's, which the rings' length decides. */
+/* The attention's is that of the longest ring (keys.cu). */
 static bool scratch_bytes(const struct compute_options *o, const struct compute_shape *s,
                           uint64_t *out, struct error *err)
 {
     (void)err;
     const size_t rows = (size_t)rows_of(s), heads = (size_t)s->max_heads * (size_t)s->head_dim;
+    const int chunks = s->max_positions > s->max_rows ? cuda_chunks(s->max_positions - 1, 1)
+                                                      : cuda_chunks(0, s->max_rows);
     *out = rows * ((size_t)s->hidden + projected_of(s) + heads) * sizeof(uint16_t) +
            (size_t)LOGIT_ROWS * (size_t)s->vocab * sizeof(float) +
            cuda_head_scratch(s->vocab, LOGIT_ROWS) + cuda_ffn_scratch(s, s->max_rows) +
            context_bytes(s) + (o->arithmetic == ARITHMETIC_FAST ? cuda_fast_bytes(s) : 0) +
-           cuda_attend_scratch(s->max_heads, s->max_kv_heads, s->head_dim, s->max_rows,
-                               cuda_chunks(0, s->max_rows));
+           cuda_attend_scratch(s->max_heads, s->max_kv_heads, s->head_dim, s->max_rows, chunks);
     return true;
 }
 
@@ -124,10 +125,17 @@ static void compute_destroy(struct compute *c)
     free(c);
 }
 
-bool cuda_say(const struct cuda_fault *f, struct error *err)
+bool cuda_say(struct cuda_shared *s, struct error *err)
 {
-    if (err != NULL)
-        *err = f->error;
+    struct cuda_fault *f = &s->fault;
+    if (err == NULL)
+        return false;
+    *err = f->error;
+    s->untold = NULL;
+    if (strcmp(f->error.name, "OUT-OF-MEMORY") == 0) {
+        f->set = false;
+        cuda_ok(f, cudaStreamSynchronize(s->stream), "the device, after it had no memory left");
+    }
     return false;
 }
 
@@ -156,7 +164,7 @@ static bool instance_new(struct cuda_shared *shared, bool owns, const struct com
           cuda_weights_new(&shared->fault, shared->stream, &shared->weights))) &&
         buffers_new(c);
     if (!ok) {
-        cuda_say(&shared->fault, err);
+        cuda_say(shared, err);
         compute_destroy(c);
         return false;
     }
@@ -223,7 +231,7 @@ static int threads(const struct compute *c)
 /* What a prepare function answers. */
 static bool taken(struct compute *c, bool ok, struct error *err)
 {
-    return ok || cuda_say(&c->shared->fault, err);
+    return ok || cuda_say(c->shared, err);
 }
 
 static bool prepare_embedding(struct compute *c, const struct weight_matrix *table,

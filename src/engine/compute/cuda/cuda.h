@@ -43,7 +43,8 @@ enum {
 
 /* ---- Device, errors, memory (device.cu) ---- */
 
-/* The first error of an instance and its likes; every later call of the backend does nothing. */
+/* The first error of an instance and its likes; every later call of the backend does nothing, until
+ * one that was an allocation's has been told (cuda_say). */
 struct cuda_fault {
     bool set;
     struct error error;

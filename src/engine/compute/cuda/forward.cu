@@ -42,7 +42,10 @@ void cuda_forget_all(struct compute *c)
 
 void cuda_forget(struct compute *c, const void *owner)
 {
+    struct error nobodys;
     cudaStreamSynchronize(c->shared->stream);
+    if (c->shared->fault.set && owner != NULL && c->shared->untold == owner)
+        cuda_say(c->shared, &nobodys); /* who would have been told goes */
     for (int i = 0; i < RECORDINGS_MOST; i++)
         if (c->recordings[i].owner == owner)
             cuda_recording_drop(&c->recordings[i]);
@@ -160,8 +163,11 @@ bool cuda_end(struct compute *c, struct error *err)
         cuda_ok(&s->fault, cudaStreamSynchronize(s->stream), "a forward");
         memset(c->pending, 0, sizeof c->pending);
     }
-    if (s->fault.set)
-        return cuda_say(&s->fault, err);
+    if (s->fault.set) {
+        if (err == NULL && s->untold == NULL)
+            s->untold = f->owner;
+        return cuda_say(s, err);
+    }
     if (f->picks != NULL && f->logit_rows > 0)
         memcpy(f->picks, c->picks, (size_t)f->logit_rows * sizeof *f->picks);
     if (c->meter != NULL)

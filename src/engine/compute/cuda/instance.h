@@ -15,6 +15,7 @@ enum {
 /* What instances on one device share: the first one's, which is freed last. */
 struct cuda_shared {
     struct cuda_fault fault;
+    const void *untold; /* whose forward met the fault, where it could not tell of it */
     struct cuda_device device;
     cudaStream_t stream;
     struct cuda_weights *weights;
@@ -62,7 +63,9 @@ struct compute {
     uint64_t clock;
 };
 
-bool cuda_say(const struct cuda_fault *f, struct error *err);
+/* Tells the fault. An allocation that failed took nothing and left the device as it was: once it is
+ * told to somebody, and the stream still works, others may go on. */
+bool cuda_say(struct cuda_shared *s, struct error *err);
 bool cuda_zeroed_new(struct compute *c, size_t bytes, const char *what, void **out);
 uint64_t cuda_kv_need(enum activations a, int kv_heads, int head_dim, int64_t capacity);
 void cuda_kv_free(struct kv_layer *kv);

@@ -22,20 +22,24 @@ uint64_t cuda_kv_need(enum activations a, int kv_heads, int head_dim, int64_t ca
     return bytes;
 }
 
-/* A longer ring may have more chunks than any before. */
+/* A longer ring may have more chunks than any before. What there is stays until there is more:
+ * other sequences use it. */
 static bool attend_scratch_grow(struct compute *c, int64_t capacity)
 {
     const int chunks = cuda_chunks(capacity - 1, 1);
+    void *more;
     if (chunks <= c->attend_chunks)
         return true;
     const size_t bytes = cuda_attend_scratch(c->shape.max_heads, c->shape.max_kv_heads,
                                              c->shape.head_dim, c->shape.max_rows, chunks);
+    if (!cuda_zeroed_new(c, bytes, "attention scratch", &more)) {
+        cuda_memory_free(more);
+        return false;
+    }
     cuda_forget_all(c);
     cudaStreamSynchronize(c->shared->stream);
     cuda_memory_free(c->attend_scratch);
-    c->attend_scratch = NULL;
-    if (!cuda_zeroed_new(c, bytes, "attention scratch", &c->attend_scratch))
-        return false;
+    c->attend_scratch = more;
     c->attend_bytes = bytes;
     c->attend_chunks = chunks;
     return true;
@@ -77,8 +81,9 @@ bool cuda_kv_new(struct compute *c, int kv_heads, int head_dim, int64_t capacity
     if (!cuda_zeroed_new(c, keys, "keys", (void **)&kv->keys) ||
         !cuda_zeroed_new(c, values, "values", (void **)&kv->values) ||
         !attend_scratch_grow(c, capacity)) {
+        cuda_say(c->shared, err);
         cuda_kv_free(kv);
-        return cuda_say(&c->shared->fault, err);
+        return false;
     }
     *out = kv;
     return true;
@@ -117,7 +122,7 @@ bool cuda_taps_new(struct compute *c, int taps, int64_t capacity, struct tap_row
     t->hidden = c->shape.hidden;
     if (!cuda_memory_new(&c->shared->fault, cuda_taps_bytes(t), "taps", (void **)&t->rows)) {
         free(t);
-        return cuda_say(&c->shared->fault, err);
+        return cuda_say(c->shared, err);
     }
     *out = t;
     return true;
