@@ -38,7 +38,10 @@ __launch_bounds__(ATTEND_THREADS) static void attend_append(const struct attend_
     attend_fetch_weights<G>(a, is_key ? a.k_norm : a.q_norm, position, &v);
     attend_fetch<G>(
         a, is_key ? projected + a.key_at + head * a.head_dim : projected + query * a.head_dim, &v);
-    attend_head<G>(a, &v, x);
+    float normed[8 * G];
+    attend_head<G>(a, &v, x, normed);
+    attend_put_head<G>(normed, x);
+    __syncwarp();
     if (!valid)
         return;
     if (!is_key) {
@@ -80,7 +83,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     __shared__ float maxima[QUERIES][ATTEND_WARPS], gates[QUERIES];
     __shared__ struct attend_facts facts[QUERIES];
     __shared__ uint64_t gathered;
-    __shared__ int position;
+    __shared__ int position, position_now;
     uint8_t *values = (uint8_t *)attend_shared;
     float *q = (float *)(values + CUDA_CHUNK * WIDE * 2);
     float *p = q + QUERIES * WIDE, *heads = p + QUERIES * ATTEND_P_STRIDE;
@@ -93,100 +96,83 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     if (a.clustered) {
         if (threadIdx.x == 0)
             cluster_gather_init(&gathered);
+        __syncwarp();
         cluster_begin();
     }
     struct attend_block b = {};
     const int item = (int)blockIdx.x / a.slots, slot = (int)blockIdx.x % a.slots;
     b.kv_head = item / a.groups;
     b.query = item % a.groups * QUERIES;
-    const int gate_query =
-        attend_query(a, b.query + ((int)threadIdx.x < QUERIES ? (int)threadIdx.x : 0));
-    const int gate_row = attend_row(a, gate_query);
-    const uint16_t *gate = a.projected + (size_t)gate_row * a.projected_stride + a.gate_at +
-                           b.kv_head * a.share + gate_query - gate_row * a.share;
     __syncthreads();
     int pos0 = position; /* of all threads one: the step may be written meanwhile */
-    struct attend_task task;
-    struct attend_vector<G> vector;
-    uint4 key[CUDA_LANES * G];
-    uint16_t fresh[8 * G], logit = 0;
+    float score[SET];
     for (bool waited = false;;) {
+        uint4 key[CUDA_LANES * G];
         attend_place(a, &b, QUERIES, pos0, slot);
         attend_load_keys<G>(a, &b, pos0, key);
         attend_load_old<G>(a, &b, a.values, a.value_stride, pos0, values);
         copy_commit();
         if ((int)threadIdx.x < QUERIES)
             facts[threadIdx.x] = attend_facts_of(a, &b, pos0, (int)threadIdx.x);
-        task = attend_task_of<QUERIES>(a, &b, pos0);
+        /* The warp of the first new key comes first, then queries; from the last one back, what
+         * else there is to do. */
+        const int other = ((pos0 >> 1) - 1 - warp) & (ATTEND_WARPS - 1);
+        const uint16_t *gate = attend_gate_of(a, &b, (int)threadIdx.x % 32 % QUERIES);
+        const struct attend_task task = attend_task_of<QUERIES>(a, &b, pos0);
+        float *own = heads + half * WIDE;
+        struct attend_vector<G> vector;
         attend_fetch_weights<G>(a, task.has_key ? a.k_norm : a.q_norm,
                                 pos0 + (task.has_key ? task.key_row : task.query_row), &vector);
         if (!waited) {
+            __syncwarp();
+            if (a.clustered)
+                cluster_begun();
             pdl_wait();
             waited = true;
         }
-        attend_fetch<G>(a, task.has_key ? task.key : task.query, &vector);
-        if (task.has_key)
-#pragma unroll
-            for (int i = 0; i < 8 * G; i++)
-                fresh[i] = i * CUDA_LANES + lane < a.head_dim
-                               ? __ldcg(task.key + (a.value_at - a.key_at) + i * CUDA_LANES + lane)
-                               : (uint16_t)0;
-        if ((int)threadIdx.x < QUERIES)
-            logit = __ldcg(gate);
-        const int now = attend_position(a);
-        if (now == pos0)
-            break;
-        pos0 = now; /* the step was not there yet, or it was an older one */
-        copy_wait<0>();
-        __syncthreads();
-    }
-    if (!b.active && !(a.clustered && slot == 0)) {
-        copy_wait<0>();
-        if (a.clustered)
-            cluster_begun();
-        return;
-    }
-    const int oldest = b.first / CUDA_CHUNK, newest = b.last / CUDA_CHUNK;
-    const int record = attend_record(QUERIES, G);
-    float *partial = a.clustered ? heads + ATTEND_HALVES * WIDE
-                                 : a.partial + (size_t)item * (size_t)a.slots * (size_t)record;
-    float *mine = partial + (size_t)(b.chunk - oldest) * (size_t)record;
-
-    const int fresh_at = pos0 + task.key_row - b.base;
-    if (task.has_key) {
-        uint16_t *value = (uint16_t *)values + fresh_at * WIDE + lane;
-#pragma unroll
-        for (int i = 0; i < 8 * G; i++)
-            value[i * CUDA_LANES] = fresh[i];
-    }
-#pragma unroll 1
-    for (int round = 0; round < 2; round++) { /* 1: those that have both */
-        const bool busy =
-            round == 0 ? task.has_key || task.has_query : task.has_key && task.has_query;
-        if (!__any_sync(0xffffffffu, busy))
-            break;
-        float *x = heads + half * WIDE;
-        if (round > 0) {
-            x = p + task.number * ATTEND_P_STRIDE; /* the key stays where it is */
+        if (__any_sync(0xffffffffu, task.has_key || task.has_query)) {
+            float normed[8 * G];
+            attend_fetch<G>(a, task.has_key ? task.key : task.query, &vector);
+            attend_head<G>(a, &vector, own, normed);
+            if (task.has_key)
+                attend_put_head<G>(normed, own);
+            else if (task.has_query)
+                attend_put_query<G>(normed, q + task.number * WIDE);
+            __syncwarp();
+            if (task.has_key)
+                attend_put_key<G>(pos0 + task.key_row - b.base, own, key);
+        }
+        if (__any_sync(0xffffffffu, task.has_key && task.has_query)) { /* many rows */
+            float normed[8 * G];
             attend_fetch_weights<G>(a, a.q_norm, pos0 + task.query_row, &vector);
             attend_fetch<G>(a, task.query, &vector);
+            own = p + task.number * ATTEND_P_STRIDE; /* the key stays where it is */
+            attend_head<G>(a, &vector, own, normed);
+            if (task.has_key && task.has_query)
+                attend_put_query<G>(normed, q + task.number * WIDE);
         }
-        attend_head<G>(a, &vector, x);
-        if (round == 0 && task.has_key)
-            attend_put_key<G>(fresh_at, x, key);
-        else if (busy)
-            attend_put_query<G>(x, q + task.number * WIDE);
-    }
-    __syncthreads();
-
-    if (b.active) {
+        if (other == 0) {
+            uint32_t logit = __ldcg(gate);
+            attend_unknown(&logit); /* on its way before the position is waited for */
+            if ((int)threadIdx.x % 32 == 0)
+                position_now = attend_position(a);
+            const float opened = rounded(elementary_softplus(bf16_low(logit)));
+            if ((int)threadIdx.x % 32 < QUERIES)
+                gates[threadIdx.x % 32] = opened;
+        }
+        attend_put_values<G>(a, &b, pos0, (other - 1) & (ATTEND_WARPS - 1), values);
+        __syncthreads();
 #pragma unroll 1
-        for (int set = 0; set < QUERIES; set += SET) {
+        for (int set = 0; b.active && set < QUERIES; set += SET) {
             const int query = set + lane / KEYS;
-            float *scores = p + query * ATTEND_P_STRIDE + lane % KEYS * CUDA_LANES + half;
-            const struct key_range seen = facts[query].seen;
-            float m = attend_register_scores<SET, G>(key, q + set * WIDE, a.scale, b.lo, b.hi, seen,
-                                                     scores);
+            float m = attend_register_scores<SET, G>(key, q + set * WIDE, a.scale, b.lo, b.hi,
+                                                     facts[query].seen, score);
+            if (QUERIES > SET) {
+                float *scores = p + query * ATTEND_P_STRIDE + lane % KEYS * CUDA_LANES + half;
+#pragma unroll
+                for (int batch = 0; batch < SET; batch++)
+                    scores[batch * KEYS * CUDA_LANES] = score[batch];
+            }
 #pragma unroll
             for (int step = 1; step < KEYS; step *= 2)
                 m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, step));
@@ -194,7 +180,29 @@ __global__ __launch_bounds__(ATTEND_THREADS,
             if ((int)threadIdx.x % 32 < CUDA_LANES && lane % KEYS == 0)
                 maxima[query][warp] = m;
         }
+        copy_wait<0>();
         __syncthreads();
+        const int now = position_now;
+        if (now == pos0)
+            break;
+        pos0 = now; /* the step was not there yet, or it was an older one */
+        __syncthreads();
+    }
+    if (!b.active && !(a.clustered && slot == 0))
+        return;
+    const int oldest = b.first / CUDA_CHUNK, newest = b.last / CUDA_CHUNK;
+    const int record = attend_record(QUERIES, G);
+    float *partial = a.clustered ? heads + ATTEND_HALVES * WIDE
+                                 : a.partial + (size_t)item * (size_t)a.slots * (size_t)record;
+    float *mine = partial + (size_t)(b.chunk - oldest) * (size_t)record;
+    const int value_query = (int)threadIdx.x % WIDE / (WIDE / 2) * VALUE_QUERIES;
+    const int value_at = (int)threadIdx.x % (WIDE / 2) * 2;
+    struct key_range value_seen[VALUE_QUERIES];
+#pragma unroll
+    for (int h = 0; h < VALUE_QUERIES; h++)
+        value_seen[h] = facts[value_query + h].seen;
+
+    if (b.active) {
 #pragma unroll 1
         for (int set = 0; set < QUERIES; set += SET) {
             const int query = set + lane / KEYS;
@@ -205,14 +213,14 @@ __global__ __launch_bounds__(ATTEND_THREADS,
             for (int batch = 0; batch < SET; batch++) {
                 const int at = batch * KEYS * CUDA_LANES;
                 const int number = at + lane % KEYS * CUDA_LANES + half;
-                const float e = attend_exp(scores[at] - m);
+                const float e = attend_exp((QUERIES > SET ? scores[at] : score[batch]) - m);
                 scores[at] = number >= seen.first && number <= seen.last ? e : 0.0f;
             }
         }
-        copy_wait<0>();
+        if (a.clustered && slot == 0 && threadIdx.x == ATTEND_THREADS - 1)
+            cluster_gather_expect(&gathered, (unsigned)((newest - oldest + 1) * record) *
+                                                 (unsigned)sizeof(float));
         __syncthreads();
-        if (a.clustered)
-            cluster_begun();
         if (G == 2 ? half < QUERIES : half >= CUDA_LANES / 2) {
             const int query = G == 2 ? half : (half - CUDA_LANES / 2) % QUERIES;
             float sum = 0.0f;
@@ -235,38 +243,26 @@ __global__ __launch_bounds__(ATTEND_THREADS,
             attend_store_new<QUERIES, G>(a, &b, pos0, heads, values, CUDA_LANES / 2,
                                          CUDA_LANES / 2);
         if ((int)threadIdx.x < WIDE) {
-            const int query = (int)threadIdx.x / (WIDE / 2) * VALUE_QUERIES;
-            const int d = (int)threadIdx.x % (WIDE / 2) * 2;
-            struct key_range seen[VALUE_QUERIES];
             float o[VALUE_QUERIES][2];
-#pragma unroll
-            for (int h = 0; h < VALUE_QUERIES; h++)
-                seen[h] = facts[query + h].seen;
-            attend_sum_values<VALUE_QUERIES, WIDE>(values + d * 2, p + query * ATTEND_P_STRIDE,
-                                                   seen, o);
+            attend_sum_values<VALUE_QUERIES, WIDE>(
+                values + value_at * 2, p + value_query * ATTEND_P_STRIDE, value_seen, o);
 #pragma unroll
             for (int h = 0; h < VALUE_QUERIES; h++) {
-                float *to = mine + (query + h) * WIDE + d;
+                float *to = mine + (value_query + h) * WIDE + value_at;
                 if (a.clustered)
                     cluster_send(to, o[h][0], o[h][1], &gathered, 0);
                 else
                     *(float2 *)to = make_float2(o[h][0], o[h][1]);
             }
         }
-    } else if (a.clustered) {
-        cluster_begun();
     }
-
     if (!a.clustered || slot != 0)
         return; /* attend_together follows, or the first of the cluster goes on */
-    if (threadIdx.x == 0)
+    if (!b.active && threadIdx.x == 0)
         cluster_gather_expect(&gathered,
                               (unsigned)((newest - oldest + 1) * record) * (unsigned)sizeof(float));
-    if ((int)threadIdx.x < QUERIES)
-        gates[threadIdx.x] = rounded(elementary_softplus(bf16_float(logit)));
-    __syncthreads();
     cluster_gather_wait(&gathered);
-    attend_merge_gathered<QUERIES, G>(a, &b, partial, gates, facts);
+    attend_merge_gathered<QUERIES, G>(a, &b, heads + ATTEND_HALVES * WIDE, gates, facts);
 }
 
 /* Puts the chunks of a head of a row together, in their order; a thread has an element. */
@@ -290,6 +286,17 @@ __launch_bounds__(G *ATTEND_WIDE) static void attend_together(const struct atten
     const struct key_range seen = attend_range(a, pos0, query);
     const int from = seen.first / CUDA_CHUNK - oldest, to = seen.last / CUDA_CHUNK - oldest;
     float o = 0.0f, l = 0.0f, carry = -INFINITY;
+    if (to - from < ATTEND_CLUSTER) { /* as in a cluster */
+        const float *at = partial + (size_t)from * (size_t)record;
+        const float *element = at + number * WIDE + d;
+        const float *pair = at + a.queries_each * WIDE + 2 * number;
+        const int first = 0, last = to - from;
+        attend_merge<1, true>(&element, &pair, record, last + 1, &first, &last, &o, &l);
+        if (d < a.head_dim)
+            a.out[((size_t)row * (size_t)a.heads + (size_t)head) * (size_t)a.head_dim + (size_t)d] =
+                attend_finish(o, l, gate);
+        return;
+    }
     for (int begin = from; begin <= to; begin += ATTEND_MERGE) {
         const float *at = partial + (size_t)begin * (size_t)record;
         float part[ATTEND_MERGE];
@@ -382,9 +389,10 @@ __global__ __launch_bounds__(ATTEND_THREADS,
                     a.projected + (size_t)prepared_row * a.projected_stride +
                         (b.kv_head * a.share + prepared - prepared_row * a.share) * a.head_dim,
                     &vector);
-    attend_head<G>(a, &vector, heads + half * WIDE);
+    float normed[8 * G];
+    attend_head<G>(a, &vector, heads + half * WIDE, normed);
     if (half < QUERIES)
-        attend_put_query<G>(heads + half * WIDE, q + half * WIDE);
+        attend_put_query<G>(normed, q + half * WIDE);
 
     float total[TOGETHER][DIMS] = {}, l_total[TOGETHER] = {}, m_total[TOGETHER] = {};
     float o[TOGETHER][DIMS] = {};

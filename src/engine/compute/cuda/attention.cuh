@@ -134,10 +134,17 @@ static __device__ __forceinline__ void
 attend_fetch(const struct attend_arguments &a, const uint16_t *from, struct attend_vector<G> *x)
 {
     const int lane = (int)threadIdx.x % CUDA_LANES;
+    from += lane;
+    if (a.head_dim == G * ATTEND_WIDE) {
+#pragma unroll
+        for (int i = 0; i < 8 * G; i++)
+            x->value[i] = __ldcg(from + i * CUDA_LANES);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < 8 * G; i++)
         x->value[i] =
-            i * CUDA_LANES + lane < a.head_dim ? __ldcg(from + i * CUDA_LANES + lane) : (uint16_t)0;
+            i * CUDA_LANES + lane < a.head_dim ? __ldcg(from + i * CUDA_LANES) : (uint16_t)0;
 }
 
 /* Both rounded to bf16. */
@@ -165,17 +172,33 @@ static __device__ __forceinline__ float attend_exp(float x)
     return x < ELEMENTARY_EXP_LOW ? 0.0f : e;
 }
 
-/* Norm and rotary by a half-warp: out gets G * 128 values, zeros behind head_dim. All threads of a
- * warp come. */
+/* Rotates a pair by a position's angle, both rounded. */
+static __device__ __forceinline__ void attend_rotate(float input_scale, float cosine, float sine,
+                                                     float *x1, float *x2)
+{
+    if (input_scale != 1.0f) {
+        *x1 = *x1 * input_scale;
+        *x2 = *x2 * input_scale;
+        attend_round(x1, x2);
+    }
+    const float minus = *x2 * sine, plus = *x1 * sine;
+    *x1 = fmaf(*x1, cosine, -minus);
+    *x2 = fmaf(*x2, cosine, plus);
+    attend_round(x1, x2);
+}
+
+/* Norm and rotary by a half-warp: v[i] is element 16 i + lane of the G * 128, zeros behind
+ * head_dim. own: as many floats of the half-warp's own. All threads of a warp come. */
 template <int G>
 static __device__ __forceinline__ void attend_head(const struct attend_arguments &a,
-                                                   const struct attend_vector<G> *x, float *out)
+                                                   const struct attend_vector<G> *x, float *own,
+                                                   float v[8 * G])
 {
     const int lane = (int)threadIdx.x % CUDA_LANES, half = a.rotary / 2;
-    float v[8 * G], sum = 0.0f;
+    float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < 8 * G; i++) {
-        v[i] = i * CUDA_LANES + lane < a.head_dim ? bf16_float(x->value[i]) : 0.0f;
+        v[i] = bf16_float(x->value[i]);
         sum = fmaf(v[i], v[i], sum);
     }
     sum = lanes_sum(sum);
@@ -183,40 +206,58 @@ static __device__ __forceinline__ void attend_head(const struct attend_arguments
     const float inverse = 1.0f / sqrtf(mean + a.eps);
 #pragma unroll
     for (int i = 0; i < 8 * G; i += 2) {
-        float even = v[i] * inverse, odd = v[i + 1] * inverse;
-        attend_round(&even, &odd);
-        even = even * bf16_float(x->weight[i]);
-        odd = odd * bf16_float(x->weight[i + 1]);
-        attend_round(&even, &odd);
-        out[i * CUDA_LANES + lane] = even;
-        out[(i + 1) * CUDA_LANES + lane] = odd;
+        v[i] = v[i] * inverse;
+        v[i + 1] = v[i + 1] * inverse;
+        attend_round(&v[i], &v[i + 1]);
+        v[i] = v[i] * bf16_float(x->weight[i]);
+        v[i + 1] = v[i + 1] * bf16_float(x->weight[i + 1]);
+        attend_round(&v[i], &v[i + 1]);
     }
+    /* The usual two: both elements of a pair are this lane's. */
+    if (G == 1 && half == 4 * CUDA_LANES) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            attend_rotate(a.input_scale, x->cosine[i], x->sine[i], &v[i], &v[i + 4]);
+        return;
+    }
+    if (G == 1 && half == 2 * CUDA_LANES) {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            attend_rotate(a.input_scale, x->cosine[i], x->sine[i], &v[i], &v[i + 2]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8 * G; i++)
+        own[i * CUDA_LANES + lane] = v[i];
     __syncwarp();
-    float x1[4 * G], x2[4 * G];
-#pragma unroll
-    for (int i = 0; i < 4 * G; i++) { /* only what this lane writes below */
-        const int k = i * CUDA_LANES + lane;
-        x1[i] = k < half ? out[k] : 0.0f;
-        x2[i] = k < half ? out[k + half] : 0.0f;
-    }
-    if (a.input_scale != 1.0f)
-#pragma unroll
-        for (int i = 0; i < 4 * G; i++) {
-            x1[i] = x1[i] * a.input_scale;
-            x2[i] = x2[i] * a.input_scale;
-            attend_round(&x1[i], &x2[i]);
-        }
 #pragma unroll
     for (int i = 0; i < 4 * G; i++) {
-        const float minus = x2[i] * x->sine[i], plus = x1[i] * x->sine[i];
-        float low = fmaf(x1[i], x->cosine[i], -minus), high = fmaf(x2[i], x->cosine[i], plus);
-        attend_round(&low, &high);
-        if (i * CUDA_LANES + lane < half) {
-            out[i * CUDA_LANES + lane] = low;
-            out[i * CUDA_LANES + lane + half] = high;
-        }
+        const int k = i * CUDA_LANES + lane;
+        if (k < half)
+            attend_rotate(a.input_scale, x->cosine[i], x->sine[i], &own[k], &own[k + half]);
     }
     __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 8 * G; i++)
+        v[i] = own[i * CUDA_LANES + lane];
+}
+
+/* A head to shared memory, in natural order. */
+template <int G> static __device__ __forceinline__ void attend_put_head(const float *v, float *to)
+{
+#pragma unroll
+    for (int i = 0; i < 8 * G; i++)
+        to[i * CUDA_LANES + (int)threadIdx.x % CUDA_LANES] = v[i];
+}
+
+/* A query to where the scores take it from: [group][lane][8], element 32 b + 2 l + c of a group
+ * being number 2 b + c of lane l. */
+template <int G> static __device__ __forceinline__ void attend_put_query(const float *v, float *q)
+{
+    const int lane = (int)threadIdx.x % CUDA_LANES;
+#pragma unroll
+    for (int i = 0; i < 8 * G; i++)
+        q[i / 8 * ATTEND_WIDE + i % 2 * 64 + i % 8 / 2 * 2 + lane / 2 * 8 + lane % 2] = v[i];
 }
 
 /* This lane's 16 bytes of a key in lanes order, of group g. */
@@ -463,12 +504,12 @@ static __device__ __forceinline__ void attend_unknown(uint32_t *word)
 }
 
 /* Scores of the keys of a chunk for SET queries, scaled: lane's are of query lane / KEYS, in each
- * batch of KEYS keys of the half-warp number lane % KEYS, to s[batch * KEYS * 16]. Returns the
- * largest among the keys seen. q: [SET][group][lane][8]. */
+ * batch of KEYS keys of the half-warp number lane % KEYS, to s[batch]. Returns the largest among
+ * the keys seen. q: [SET][group][lane][8]. */
 template <int SET, int G>
 static __device__ __forceinline__ float
 attend_register_scores(const uint4 key[CUDA_LANES * G], const float *q, float scale, int lo, int hi,
-                       struct key_range seen, float *s)
+                       struct key_range seen, float s[SET])
 {
     enum { KEYS = CUDA_LANES / SET, BATCH = KEYS * CUDA_LANES };
     const int lane = (int)threadIdx.x % CUDA_LANES, half = (int)threadIdx.x / CUDA_LANES;
@@ -487,6 +528,7 @@ attend_register_scores(const uint4 key[CUDA_LANES * G], const float *q, float sc
         }
 #pragma unroll
     for (int batch = 0; batch < SET; batch++) {
+        s[batch] = 0.0f;
         if (batch * BATCH > hi || batch * BATCH + BATCH - 1 < lo)
             continue;
         float slot[CUDA_LANES];
@@ -516,7 +558,7 @@ attend_register_scores(const uint4 key[CUDA_LANES * G], const float *q, float sc
         attend_tree_keys<KEYS, CUDA_LANES / 2>(slot);
         const float score = slot[0] * scale;
         const int mine = batch * BATCH + lane % KEYS * CUDA_LANES + half;
-        s[batch * BATCH] = score;
+        s[batch] = score;
         if (mine >= seen.first && mine <= seen.last)
             most = fmaxf(most, score);
     }
@@ -603,13 +645,37 @@ static __device__ __forceinline__ void attend_step_add(const struct attend_step<
         }
 }
 
+/* EIGHTS eights of keys, all seen by all queries or each asked, the next ones on their way
+ * meanwhile.
+ */
+template <int QUERIES, int WIDE, int EIGHTS, bool ALL>
+static __device__ __forceinline__ void
+attend_sum_turn(const uint8_t *values, const float *p, int key,
+                const struct key_range seen[QUERIES], float o[QUERIES][2])
+{
+    enum { AHEAD = QUERIES <= 2 ? 2 : 1 };
+    struct attend_step<QUERIES> step[EIGHTS];
+    values += key * WIDE * 2;
+    p += key;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        attend_step_load<QUERIES, WIDE>(values, p, 8 * i, &step[i]);
+#pragma unroll
+    for (int i = 0; i < EIGHTS; i++) {
+        if (i + AHEAD < EIGHTS)
+            attend_step_load<QUERIES, WIDE>(values, p, 8 * (i + AHEAD), &step[i + AHEAD]);
+        attend_step_add<QUERIES, ALL>(&step[i], key + 8 * i, seen, o);
+    }
+}
+
 /* o[h] = sum of p v over the keys seen[h] of a chunk, ascending. values: this thread's two elements
- * of key 0; p: of the first query. Reads up to 16 keys behind the last. */
+ * of key 0; p: of the first query. Reads up to 31 keys behind the last. */
 template <int QUERIES, int WIDE>
 static __device__ __forceinline__ void attend_sum_values(const uint8_t *values, const float *p,
                                                          const struct key_range seen[QUERIES],
                                                          float o[QUERIES][2])
 {
+    enum { WHOLE = QUERIES == 1 ? 8 : 4, PART = QUERIES <= 2 ? 4 : 1 };
     int low = 0, high = CUDA_CHUNK - 1, first = high, last = low;
 #pragma unroll
     for (int h = 0; h < QUERIES; h++) {
@@ -619,33 +685,70 @@ static __device__ __forceinline__ void attend_sum_values(const uint8_t *values, 
         last = seen[h].last > last ? seen[h].last : last;
         o[h][0] = o[h][1] = 0.0f;
     }
-    struct attend_step<QUERIES> even, odd;
-    int key = first & ~7;
-    const int from = (low + 7) & ~7; /* eights that all see, from here on, in pairs */
-    const int pairs = high + 1 > from ? (high + 1 - from) / 16 : 0;
 #pragma unroll 1
-    for (int part = 0; part < 2; part++) {
-        const int stop = part == 0 && pairs > 0 ? from : last + 1;
+    for (int key = first & ~7; key <= last;) {
 #pragma unroll 1
-        for (; key < stop; key += 8) {
-            attend_step_load<QUERIES, WIDE>(values, p, key, &even);
-            attend_step_add<QUERIES, false>(&even, key, seen, o);
-        }
+        for (; key >= low && key + 8 * WHOLE - 1 <= high; key += 8 * WHOLE)
+            attend_sum_turn<QUERIES, WIDE, WHOLE, true>(values, p, key, seen, o);
         if (key > last)
             break;
-        const uint8_t *value = values + key * WIDE * 2;
-        const float *mine = p + key;
-        attend_step_load<QUERIES, WIDE>(value, mine, 0, &even);
+        attend_sum_turn<QUERIES, WIDE, PART, false>(values, p, key, seen, o);
+        key += 8 * PART;
+    }
+}
+
+/* ---- Chunks put together ---- */
+
+/* Puts chunks 0 .. count - 1 together, in their order, for EACH elements of a thread, from[e] ..
+ * to[e] being those that its query sees. An element is elements[e][chunk * record], its query's
+ * maximum and sum are pairs[e][chunk * record] and the next. GLOBAL: written by the kernel before,
+ * read past L1. */
+template <int EACH, bool GLOBAL>
+static __device__ __forceinline__ void
+attend_merge(const float *const elements[EACH], const float *const pairs[EACH], int record,
+             int count, const int from[EACH], const int to[EACH], float o[EACH], float l[EACH])
+{
+    enum { TOGETHER = EACH == 1 ? 4 : 2 };
+    float m[EACH];
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        m[e] = l[e] = o[e] = 0.0f;
 #pragma unroll 1
-        for (int i = 0; i < pairs; i++) {
-            attend_step_load<QUERIES, WIDE>(value, mine, 8, &odd);
-            attend_step_add<QUERIES, true>(&even, 0, seen, o);
-            value += 16 * WIDE * 2;
-            mine += 16;
-            attend_step_load<QUERIES, WIDE>(value, mine, 0, &even);
-            attend_step_add<QUERIES, true>(&odd, 0, seen, o);
+    for (int begin = 0; begin < count; begin += TOGETHER) {
+        float o_new[EACH][TOGETHER], l_new[EACH][TOGETHER], old_part[EACH][TOGETHER];
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) {
+                const int chunk = begin + i < count ? begin + i : count - 1;
+                const float2 *pair_at = (const float2 *)(pairs[e] + chunk * record);
+                const float *element_at = elements[e] + chunk * record;
+                const float2 pair = GLOBAL ? __ldcg(pair_at) : *pair_at;
+                o_new[e][i] = GLOBAL ? __ldcg(element_at) : *element_at;
+                l_new[e][i] = pair.y;
+                old_part[e][i] = pair.x;
+            }
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            float new_part[TOGETHER];
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) {
+                const float mine = old_part[e][i];
+                const float most = begin + i <= from[e] || mine > m[e] ? mine : m[e];
+                old_part[e][i] = attend_exp(m[e] - most);
+                new_part[i] = attend_exp(mine - most);
+                m[e] = most;
+            }
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) {
+                const int chunk = begin + i;
+                const float l_next = fmaf(l_new[e][i], new_part[i], l[e] * old_part[e][i]);
+                const float o_next = fmaf(o_new[e][i], new_part[i], o[e] * old_part[e][i]);
+                const bool is_first = chunk == from[e], is_next = chunk > from[e] && chunk <= to[e];
+                l[e] = is_first ? l_new[e][i] : is_next ? l_next : l[e];
+                o[e] = is_first ? o_new[e][i] : is_next ? o_next : o[e];
+            }
         }
-        key += 16 * pairs;
     }
 }
 

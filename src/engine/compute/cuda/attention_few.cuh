@@ -92,21 +92,6 @@ attend_task_of(const struct attend_arguments &a, const struct attend_block *b, i
     return t;
 }
 
-/* A query to where the scores take it from. */
-template <int G> static __device__ __forceinline__ void attend_put_query(const float *x, float *q)
-{
-    const int lane = (int)threadIdx.x % CUDA_LANES;
-#pragma unroll
-    for (int g = 0; g < G; g++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float *from = x + g * ATTEND_WIDE + i * 2 * CUDA_BLOCK + lane * 2;
-            const float2 one = *(const float2 *)from, two = *(const float2 *)(from + CUDA_BLOCK);
-            *(float4 *)(q + (g * CUDA_LANES + lane) * 8 + 4 * i) =
-                make_float4(one.x, one.y, two.x, two.y);
-        }
-}
-
 /* The old keys of a half-warp into registers: key k of it is number 16 k + half. */
 template <int G>
 static __device__ __forceinline__ void attend_load_keys(const struct attend_arguments &a,
@@ -146,6 +131,27 @@ static __device__ __forceinline__ void attend_put_piece(int at, int g, uint4 pie
         attend_put_piece<FROM, (COUNT > 1 ? COUNT / 2 : 1), G>(at, g, piece, key);
     else
         attend_put_piece<FROM + COUNT / 2, (COUNT > 1 ? COUNT / 2 : 1), G>(at, g, piece, key);
+}
+
+/* New values of the chunk into shared memory: every eighth from a warp's own on, counted from the
+ * first. */
+template <int G>
+static __device__ __forceinline__ void attend_put_values(const struct attend_arguments &a,
+                                                         const struct attend_block *b, int pos0,
+                                                         int own, uint8_t *values)
+{
+    const int thread = (int)threadIdx.x % 32;
+    const int first = b->base + b->lo > pos0 ? b->base + b->lo : pos0;
+#pragma unroll 1
+    for (int position = first + own; b->active && position <= b->base + b->hi;
+         position += ATTEND_WARPS) {
+        const uint16_t *from = a.projected + (size_t)(position - pos0) * a.projected_stride +
+                               a.value_at + b->kv_head * a.head_dim + thread;
+        uint16_t *to = (uint16_t *)values + (position - b->base) * G * ATTEND_WIDE + thread;
+#pragma unroll
+        for (int i = 0; i < 4 * G; i++)
+            to[i * 32] = i * 32 + thread < a.head_dim ? __ldcg(from + i * 32) : (uint16_t)0;
+    }
 }
 
 /* A new key, number `at` of the chunk, into this half-warp's registers. */
@@ -195,6 +201,15 @@ static __device__ __forceinline__ float attend_gate(const struct attend_argument
     return rounded(elementary_softplus(bf16_float(logit)));
 }
 
+/* Where the gate of a query of the block is. */
+static __device__ __forceinline__ const uint16_t *
+attend_gate_of(const struct attend_arguments &a, const struct attend_block *b, int number)
+{
+    const int query = attend_query(a, b->query + number), row = attend_row(a, query);
+    return a.projected + (size_t)row * a.projected_stride + a.gate_at + b->kv_head * a.share +
+           query - row * a.share;
+}
+
 static __device__ __forceinline__ uint16_t attend_finish(float o, float l, float gate)
 {
     return bf16_of(rounded(o / l) * gate);
@@ -228,46 +243,32 @@ attend_facts_of(const struct attend_arguments &a, const struct attend_block *b, 
     return f;
 }
 
-/* Puts the chunks of a block's queries together, in their order: a few, out of shared memory. */
+/* Puts the chunks of a block's queries together, out of shared memory. */
 template <int QUERIES, int G>
 static __device__ __forceinline__ void
 attend_merge_gathered(const struct attend_arguments &a, const struct attend_block *b,
                       const float *partial, const float *gates, const struct attend_facts *facts)
 {
     enum { WIDE = G * ATTEND_WIDE, EACH = QUERIES * WIDE / ATTEND_THREADS };
-    const int record = attend_record(QUERIES, G), oldest = b->first / CUDA_CHUNK;
+    const float *elements[EACH], *pairs[EACH];
     int from[EACH], to[EACH]; /* chunks of my elements' queries */
-    float m_total[EACH], l_total[EACH], o_total[EACH];
+    float l[EACH], o[EACH];
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
-        const struct attend_facts *f = &facts[(e * ATTEND_THREADS + (int)threadIdx.x) / WIDE];
-        from[e] = f->from;
-        to[e] = f->to;
-        m_total[e] = l_total[e] = o_total[e] = 0.0f;
+        const int at = e * ATTEND_THREADS + (int)threadIdx.x;
+        from[e] = facts[at / WIDE].from;
+        to[e] = facts[at / WIDE].to;
+        elements[e] = partial + at;
+        pairs[e] = partial + QUERIES * WIDE + 2 * (at / WIDE);
     }
-#pragma unroll 1
-    for (int chunk = 0; chunk <= b->last / CUDA_CHUNK - oldest; chunk++, partial += record)
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
-            const int at = e * ATTEND_THREADS + (int)threadIdx.x;
-            const float2 pair = *(const float2 *)(partial + QUERIES * WIDE + 2 * (at / WIDE));
-            const float m = pair.x, l = pair.y, o = partial[at];
-            const float m_new = m > m_total[e] ? m : m_total[e];
-            const float old_part = attend_exp(m_total[e] - m_new);
-            const float new_part = attend_exp(m - m_new);
-            const bool is_first = chunk == from[e], is_next = chunk > from[e] && chunk <= to[e];
-            const float l_new = fmaf(l, new_part, l_total[e] * old_part);
-            const float o_new = fmaf(o, new_part, o_total[e] * old_part);
-            l_total[e] = is_first ? l : is_next ? l_new : l_total[e];
-            o_total[e] = is_first ? o : is_next ? o_new : o_total[e];
-            m_total[e] = is_first ? m : is_next ? m_new : m_total[e];
-        }
+    attend_merge<EACH, false>(elements, pairs, attend_record(QUERIES, G),
+                              b->last / CUDA_CHUNK - b->first / CUDA_CHUNK + 1, from, to, o, l);
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         const int at = e * ATTEND_THREADS + (int)threadIdx.x, d = at % WIDE;
         const long long out = facts[at / WIDE].out;
         if (out >= 0 && d < a.head_dim)
-            a.out[out + d] = attend_finish(o_total[e], l_total[e], gates[at / WIDE]);
+            a.out[out + d] = attend_finish(o[e], l[e], gates[at / WIDE]);
     }
 }
 
