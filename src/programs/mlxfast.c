@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/options.h"
 #include "base/standard.h"
+#include "engine/compute/blocks.h"
 #include "engine/compute/cpu/bandwidth.h"
 #include "engine/compute/cpu/kernels.h"
 #include "engine/memory/cores.h"
@@ -588,6 +589,7 @@ static void read_engine(struct engine_facts *e, struct arena *a)
     e->limit_data = l.data;
     e->limit_addresses = l.addresses;
     e->lockable = l.lockable;
+    e->capability_count = compute_capabilities("cuda", &e->capabilities);
 }
 
 static void tell_finding(void *context, const struct finding *f)

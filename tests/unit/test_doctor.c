@@ -399,6 +399,7 @@ static void test_gpu(void **state)
     t->m.engine.capability_count = 2;
     assert_true(examine_gpu(&t->p));
     expect(t, "gpu", FINDING_OK, "this build has code for it", NULL);
+    t->m.engine.capabilities = capabilities + 1; /* 9.0 alone */
     t->m.engine.capability_count = 1;
     put_program(t, "/bin/nvcc");
     say(t, "nvcc", "--version", ASKED_WELL, "Cuda compilation tools, release 12.4, V12.4.131\n",
@@ -408,6 +409,16 @@ static void test_gpu(void **state)
     say(t, "nvcc", "--version", ASKED_FAILED, "", NULL);
     assert_true(examine_gpu(&t->p));
     expect(t, "gpu", FINDING_FIX, "no nvcc", "install the CUDA toolkit");
+
+    /* What is for 9.0 runs on later ones; of those before 8.0 no build makes code. */
+    say(t, "nvidia-smi", "--query-gpu=name,driver_version,compute_cap", ASKED_WELL,
+        "NVIDIA B200, 580.1, 10.0\n", NULL);
+    assert_true(examine_gpu(&t->p));
+    expect(t, "gpu", FINDING_OK, "B200, compute capability 10.0, driver 580.1", NULL);
+    say(t, "nvidia-smi", "--query-gpu=name,driver_version,compute_cap", ASKED_WELL,
+        "Tesla V100, 550.1, 7.0\n", NULL);
+    assert_true(examine_gpu(&t->p));
+    expect(t, "gpu", FINDING_OK, "not used, compute capability 8.0 is needed", NULL);
 
     say(t, "nvidia-smi", "--query-gpu=name,driver_version,compute_cap", ASKED_FAILED,
         "Failed to initialize NVML: Driver/library version mismatch\n", NULL);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CARDS_MOST = 64 };
+enum { CARDS_MOST = 64, OLDEST = 80 /* that the backend is written for (docs/cuda.md) */ };
 
 /* Cards on the bus, whatever their driver: the maker's number and a display or compute class. */
 static size_t count_cards(const struct patient *p, const char *maker)
@@ -56,17 +56,19 @@ static bool parse_capability(const char *text, int *out)
     return true;
 }
 
-/* Code for a capability runs on the same major one and an equal or higher minor one. */
+/* Code for a capability runs on the same major one and an equal or higher minor one; the last one
+ * is there in the form that the driver compiles for any later card. */
 static bool has_code(const struct engine_facts *e, int capability)
 {
     for (size_t i = 0; i < e->capability_count; i++)
-        if (e->capabilities[i] / 10 == capability / 10 && e->capabilities[i] <= capability)
+        if (e->capabilities[i] <= capability &&
+            (e->capabilities[i] / 10 == capability / 10 || i + 1 == e->capability_count))
             return true;
     return false;
 }
 
 struct cards {
-    size_t count, without_code;
+    size_t count, without_code, too_old; /* of these no build has code */
     const char *text; /* "NVIDIA H200, compute capability 9.0" of the first, and how many */
     const char *driver;
 };
@@ -90,7 +92,8 @@ static bool parse_cards(const struct patient *p, const char *text, struct cards 
             out->text = arena_printf(p->a, "%s, compute capability %s", field[0], field[2]);
             out->driver = field[1];
         }
-        out->without_code += !has_code(&p->m->engine, capability);
+        out->too_old += capability < OLDEST;
+        out->without_code += capability >= OLDEST && !has_code(&p->m->engine, capability);
         text += n + (text[n] == '\n');
     }
     if (out->count > 1)
@@ -106,6 +109,11 @@ static void report_cards(const struct patient *p, const struct cards *c, const c
         finding_add(p->f, "gpu", FINDING_OK, NULL,
                     "%s, driver %s, %s: not used, this build has the CPU engine alone", c->text,
                     c->driver, nvcc);
+    else if (c->too_old == c->count)
+        finding_add(p->f, "gpu", FINDING_OK, NULL,
+                    "%s, driver %s, %s: not used, compute capability 8.0 is needed; the CPU engine "
+                    "is used",
+                    c->text, c->driver, nvcc);
     else if (c->without_code > 0 && toolkit)
         finding_add(p->f, "gpu", FINDING_FIX, "make CUDA=1",
                     "%s, driver %s, %s: this build has no code for %zu of %zu of them", c->text,

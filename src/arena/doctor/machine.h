@@ -30,8 +30,8 @@ struct engine_facts {
     uint64_t memory;                    /* bytes that it may still take, and by whose word */
     const char *memory_source;
     uint64_t limit_data, limit_addresses, lockable; /* of ulimit; UINT64_MAX: none */
-    /* Compute capabilities that a CUDA build has code for, ten times: 90 is 9.0. 0 of them: a build
-     * without CUDA. */
+    /* Compute capabilities that a CUDA build has code for, ten times: 90 is 9.0, ascending; the
+     * last one's runs on later ones too. 0 of them: a build without CUDA. */
     const int *capabilities;
     size_t capability_count;
 };

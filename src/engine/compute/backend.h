@@ -11,6 +11,7 @@
 struct compute_backend {
     const char *name;
     bool (*check)(const struct compute_options *options, struct error *err);
+    size_t (*capabilities)(const int **out); /* NULL: none */
     /* NULL: it works in the machine's memory */
     bool (*device_memory)(const struct compute_options *options, uint64_t *available,
                           char source[96]);

@@ -61,6 +61,13 @@ bool compute_check(const struct compute_options *options, struct error *err)
     return b != NULL && b->check(options, err);
 }
 
+size_t compute_capabilities(const char *backend, const int **out)
+{
+    const struct compute_backend *b = find(backend);
+    *out = NULL;
+    return b != NULL && b->capabilities != NULL ? b->capabilities(out) : 0;
+}
+
 bool compute_device_memory(const struct compute_options *options, uint64_t *available,
                            char source[96])
 {

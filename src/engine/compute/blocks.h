@@ -129,6 +129,9 @@ struct head_pick;
  * BACKEND-UNKNOWN, BACKEND-NOT-BUILT, ACTIVATIONS-UNSUPPORTED, CUDA-NO-DEVICE, CUDA-DRIVER-TOO-OLD,
  * CUDA-ARCHITECTURE, CUDA-FAILED. */
 bool compute_check(const struct compute_options *options, struct error *err);
+/* GPUs that a backend holds code for: compute capabilities, ten times (90 is 9.0), ascending; the
+ * last one's runs on all later ones too. 0: there is none in this build. */
+size_t compute_capabilities(const char *backend, const int **out);
 /* The memory that a backend keeps weights, keys and values in, where it is not the machine's:
  * false, and nothing written, for one that works in the machine's own. */
 bool compute_device_memory(const struct compute_options *options, uint64_t *available,

@@ -318,6 +318,7 @@ static double copy_rate(struct compute *c, size_t bytes)
 extern "C" const struct compute_backend cuda_backend = {
     .name = "cuda",
     .check = check,
+    .capabilities = cuda_capabilities,
     .device_memory = cuda_device_memory,
     .create = create,
     .scratch_bytes = scratch_bytes,

@@ -64,6 +64,7 @@ struct cuda_device {
  * CUDA-DRIVER-TOO-OLD (12.4 at least: programmatic launches inside graphs), CUDA-ARCHITECTURE
  * (below 8.0), CUDA-FAILED. */
 bool cuda_device_open(struct cuda_device *out, struct error *err);
+size_t cuda_capabilities(const int **out);
 bool cuda_device_memory(const struct compute_options *options, uint64_t *available,
                         char source[96]);
 

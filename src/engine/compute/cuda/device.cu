@@ -54,6 +54,23 @@ static __global__ void device_probe(void)
 {
 }
 
+/* The emulated device is no card's. */
+size_t cuda_capabilities(const int **out)
+{
+#ifdef __CUDA_ARCH_LIST__
+    enum { TIMES = 10 }; /* that nvcc's are larger */
+    static const int held[] = {__CUDA_ARCH_LIST__};
+    static int capabilities[sizeof held / sizeof *held];
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++)
+        capabilities[i] = held[i] / TIMES;
+    *out = capabilities;
+    return sizeof held / sizeof *held;
+#else
+    *out = NULL;
+    return 0;
+#endif
+}
+
 static int needed_driver(int runtime)
 {
     const int own = runtime / 1000 * 1000;
