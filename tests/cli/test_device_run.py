@@ -38,10 +38,10 @@ def test_made_up_weights_are_measured(measured):
     out, report = measured
     assert [p["state"] for p in report["parts"]] == ["passed", "passed"]
     bench = {c["name"]: c["figures"]["bench"] for c in report["parts"][1]["checks"]}
-    assert set(bench) == {"shipped strict", "int8 strict"}
-    for b in bench.values():
-        assert [d["context"] for d in b["decode"]] == [512, 8192]
-        assert b["simulated"]["acceptance"] == 0.75
+    assert list(bench) == ["shipped strict", "int8 strict", "shipped strict, 8192", "int8 strict, 8192"]
+    for name, b in bench.items():
+        assert [d["context"] for d in b["decode"]] == [8192 if name.endswith("8192") else 512]
+    assert all(bench[n]["simulated"]["acceptance"] == 0.75 for n in ("shipped strict", "int8 strict"))
     less = bench["int8 strict"]["decode"][0]["weight_bytes_per_token"]
     assert less < bench["shipped strict"]["decode"][0]["weight_bytes_per_token"]
     for part in report["parts"]:
@@ -59,7 +59,9 @@ def test_page_says_what_it_is(measured):
     out, report = measured
     page = next(out.glob("cpu-*.md")).read_text()
     for text in ("A trial of the script, not a measurement", "**simulated** acceptance of 75%", "times one row",
-                 "## weights: passed", "## bench: passed", "synth-checkpoint"):
+                 "## weights: passed", "## bench: passed", "synth-checkpoint", "the bound, tokens/s", "kernels a step",
+                 "What bounds it:", "- shipped strict: At context 512 ", "routed experts", "not measured",
+                 "| weights | passed |"):
         assert text in page, text
     assert report["commit"] is None or report["commit"][:40] in page
 
@@ -197,6 +199,12 @@ def test_targets_are_met_or_not():
              {"part": "judge", "checks": [{"name": "laguna-nano, judged by benchd", "state": "passed", "figures": {}}]}]
     assert [t["met"] for t in report.targets(parts)] == [True, True, True, False, True, True, False, True]
     assert all(t["met"] is None for t in report.targets([]))
+
+
+def test_clocks_are_those_of_work():
+    found = load("device_checks").under_load("0, 345, 70.1\n98, 1980, 610.5\n99, 1965, 690\n[N/A], 1, 2\n97, 1935, 700.0\n")
+    assert found == {"samples": 3, "sm_mhz": [1935, 1965, 1980], "watts": 690.0}
+    assert load("device_checks").under_load("") is None
 
 
 def test_drift_is_counted():

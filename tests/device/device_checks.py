@@ -1,12 +1,14 @@
 """The parts of tests/device/run: what is run, and what must come of it."""
 
 import array
+import contextlib
 import fcntl
 import hashlib
 import json
 import pathlib
 import re
 import shutil
+import subprocess
 import tempfile
 import threading
 
@@ -578,23 +580,62 @@ def measure(run, name, folder, arithmetic, *flags):
                      arithmetic=arithmetic if run.o.backend != "cpu" else None)
     code, out, errors, seconds = run.run(command, 200)
     if code != 0:
-        run.note(name, "failed", command, tell(errors), seconds)
+        run.note(name, "missing" if code is None else "failed", command, tell(errors), seconds)
         return
     run.note(name, "measured", command, None, seconds, bench=json.loads(out))
 
 
+class Watch:
+    """Clocks and power while something is measured, every other second; nothing where nobody can say."""
+
+    def __init__(self, run):
+        self.run, self.text = run, run.scratch / "watch"
+        self.process = None
+
+    def __enter__(self):
+        query = "utilization.gpu,clocks.sm,power.draw"
+        with open(self.text, "w") as out, contextlib.suppress(OSError):
+            self.process = subprocess.Popen(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "-i",
+                                             "0", "-l", "2"], stdout=out, stderr=subprocess.DEVNULL)
+
+    def __exit__(self, *_):
+        if self.process is None:
+            return
+        self.process.terminate()
+        self.process.wait()
+        self.run.under_load = under_load(self.text.read_text())
+
+
+def under_load(text):
+    """Of nvidia-smi's lines those at which the card worked: least, median and most."""
+    samples = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            samples.append([float(v) for v in line.split(",")])
+    busy = [s for s in samples if len(s) == 3 and s[0] >= 50]
+    clocks, watts = sorted(int(s[1]) for s in busy), sorted(s[2] for s in busy)
+    return {"samples": len(busy), "sm_mhz": [clocks[0], clocks[len(clocks) // 2], clocks[-1]],
+            "watts": watts[len(watts) // 2]} if busy else None
+
+
 def bench(run):
+    """The most important first: what there is no time for is the least."""
     if not run.program("bench-worker"):
         return
     drafting = ["--drafter", run.weights / "drafter", "--simulate-acceptance", run.o.acceptance]
-    full = ["--decode-tokens", run.o.decode_tokens, "--block", 16]
-    prefill = ["--context", 512, "--decode-tokens", 16, "--block", 1]
-    measure(run, "shipped strict", "xs", "strict", *full, *drafting)
-    if run.o.backend != "cpu":
-        measure(run, "shipped fast", "xs", "fast", *prefill)
-    measure(run, "int8 strict", "xs-int8", "strict", *full, *drafting)
-    if run.o.backend != "cpu":
-        measure(run, "int8 fast", "xs-int8", "fast", *prefill)
+    decode = ["--decode-tokens", run.o.decode_tokens]
+    full, near, far = [*decode, "--block", 16], ["--context", 512], ["--context", 8192]
+    prefill = [*near, "--decode-tokens", 16, "--block", 1]
+    gpu = run.o.backend != "cpu"
+    with Watch(run):
+        measure(run, "shipped strict", "xs", "strict", *near, *full, *drafting)
+        if gpu:
+            measure(run, "shipped fast", "xs", "fast", *prefill)
+        measure(run, "int8 strict", "xs-int8", "strict", *near, *full, *drafting)
+        measure(run, "shipped strict, 8192", "xs", "strict", *far, *full)
+        if gpu:
+            measure(run, "int8 fast", "xs-int8", "fast", *prefill)
+        measure(run, "int8 strict, 8192", "xs-int8", "strict", *far, *decode, "--block", 1)
 
 
 PARTS = {"bits": bits, "poison": poison, "judge": judge, "resident": resident, "drift": drift, "weights": weights, "bench": bench,
