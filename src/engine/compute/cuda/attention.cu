@@ -352,12 +352,16 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         TOGETHER = QUERIES >= 4 ? 2 : 1,    /* queries whose values a thread takes at once */
         DIMS = QUERIES >= 6 || G == 2 ? 4 : 2,
         SPLIT = WIDE / (32 * DIMS), /* warps for a query's elements */
-        VALUE_WARPS = QUERIES / TOGETHER * SPLIT,
-        SUM_WARPS = ATTEND_WARPS - VALUE_WARPS
+        VALUE_WARPS = QUERIES / TOGETHER * SPLIT
     };
-    static_assert(VALUE_WARPS <= 4 && 2 * SUM_WARPS >= QUERIES, "warps for values and for sums");
-    static_assert((int)QUERIES <= (int)ATTEND_HALVES, "half-warps for queries");
-    __shared__ float maxima[ATTEND_WARPS][QUERIES], most[QUERIES], sums[QUERIES];
+    static_assert((int)VALUE_WARPS <= (int)ATTEND_WARPS &&
+                      (int)TOGETHER * DIMS * VALUE_WARPS * 32 <= (int)ATTEND_HALVES * WIDE,
+                  "warps for values, and room for what they have so far");
+    static_assert((int)QUERIES <= (int)ATTEND_HALVES && QUERIES % 2 == 0, "half-warps for queries");
+    __shared__ float maxima[ATTEND_WARPS][QUERIES], most[QUERIES];
+    __shared__ struct key_range ranges[QUERIES];
+    __shared__ float m_total[QUERIES], l_total[QUERIES]; /* of the chunks so far */
+    __shared__ float2 parts[QUERIES]; /* what they, and what this chunk brings, is scaled by */
     uint8_t *tile = (uint8_t *)attend_shared; /* of keys, then of values */
     float *q = (float *)(tile + CUDA_CHUNK * PITCH);
     float *p = q + QUERIES * WIDE, *heads = p + QUERIES * P_STRIDE;
@@ -374,12 +378,10 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     const int oldest = b.first / CUDA_CHUNK, newest = b.last / CUDA_CHUNK;
 
     /* The elements of the output that this thread sees to. */
-    struct key_range value_range[TOGETHER];
     const int value_query = warp / SPLIT * TOGETHER;
     const int value_at = (warp % SPLIT * 32 + (int)threadIdx.x % 32) * DIMS;
-#pragma unroll
-    for (int h = 0; h < TOGETHER; h++)
-        value_range[h] = attend_range(a, pos0, b.query + value_query + h);
+    if ((int)threadIdx.x < QUERIES)
+        ranges[threadIdx.x] = attend_range(a, pos0, b.query + (int)threadIdx.x);
 
     struct attend_vector<G> vector;
     const int prepared = attend_query(a, b.query + (half < QUERIES ? half : 0));
@@ -394,8 +396,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     if (half < QUERIES)
         attend_put_query<G>(normed, q + half * WIDE);
 
-    float total[TOGETHER][DIMS] = {}, l_total[TOGETHER] = {}, m_total[TOGETHER] = {};
-    float o[TOGETHER][DIMS] = {};
+    /* Outputs so far are in shared memory: there are no registers for them. */
+    float *total = heads + (int)threadIdx.x;
     for (int chunk = oldest; chunk <= newest; chunk++) {
         attend_take_chunk(&b, chunk);
         attend_load_old<G>(a, &b, a.keys, a.key_stride, INT32_MAX / 2, tile);
@@ -405,8 +407,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
 
 #pragma unroll 1
         for (int set = 0; set < SETS; set++) {
-            const struct key_range seen =
-                attend_within(attend_range(a, pos0, b.query + set * HEADS + lane % HEADS), b.base);
+            const struct key_range seen = attend_within(ranges[set * HEADS + lane % HEADS], b.base);
             float m = attend_scores<HEADS, G>(tile, q + set * HEADS * WIDE, a.scale, b.lo, b.hi,
                                               seen, p + set * HEADS * P_STRIDE, P_STRIDE);
 #pragma unroll
@@ -423,8 +424,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
 #pragma unroll 1
         for (int set = 0; set < SETS; set++) {
             const int query = set * HEADS + lane % HEADS;
-            const struct key_range seen =
-                attend_within(attend_range(a, pos0, b.query + query), b.base);
+            const struct key_range seen = attend_within(ranges[query], b.base);
             float m = maxima[0][query];
 #pragma unroll
             for (int w = 1; w < ATTEND_WARPS; w++)
@@ -435,48 +435,54 @@ __global__ __launch_bounds__(ATTEND_THREADS,
             for (int it = 0; it < HEADS; it++) {
                 const int key = attend_key<HEADS>(it);
                 float *score = p + query * P_STRIDE + key;
-                *score = key >= seen.first && key <= seen.last ? elementary_exp(*score - m) : 0.0f;
+                *score = key >= seen.first && key <= seen.last ? attend_exp(*score - m) : 0.0f;
             }
         }
         copy_wait<0>();
         __syncthreads();
 
-        if (warp < VALUE_WARPS) {
-            struct key_range summed[TOGETHER];
-#pragma unroll
-            for (int h = 0; h < TOGETHER; h++)
-                summed[h] = attend_within(value_range[h], b.base);
-            attend_values<TOGETHER, DIMS>(tile + value_at * 2, PITCH, p + value_query * P_STRIDE,
-                                          P_STRIDE, summed, o);
-        } else if (warp >= ATTEND_WARPS - (QUERIES + 1) / 2) {
-            const int query = half - (ATTEND_HALVES - (QUERIES + 1) / 2 * 2);
+        float o[TOGETHER][DIMS];
+        if (half >= ATTEND_HALVES - QUERIES) {
+            const int query = half - (ATTEND_HALVES - QUERIES);
             float sum = 0.0f;
 #pragma unroll
             for (int i = 0; i < CUDA_CHUNK / CUDA_LANES; i++)
                 sum = sum + p[query * P_STRIDE + i * CUDA_LANES + lane];
             sum = lanes_sum(sum);
-            if (lane == 0)
-                sums[query] = sum;
+            const struct key_range r = ranges[query];
+            if (lane == 0 && chunk >= r.first / CUDA_CHUNK && chunk <= r.last / CUDA_CHUNK) {
+                const bool is_first = chunk == r.first / CUDA_CHUNK;
+                const float m = most[query], m_old = is_first ? m : m_total[query];
+                const float m_new = m > m_old ? m : m_old;
+                const float old_part = attend_exp(m_old - m_new), new_part = attend_exp(m - m_new);
+                l_total[query] = is_first ? sum : fmaf(sum, new_part, l_total[query] * old_part);
+                m_total[query] = m_new;
+                parts[query] = make_float2(old_part, new_part);
+            }
+        }
+        if (warp < VALUE_WARPS) {
+            struct key_range summed[TOGETHER];
+#pragma unroll
+            for (int h = 0; h < TOGETHER; h++)
+                summed[h] = attend_within(ranges[value_query + h], b.base);
+            attend_values<TOGETHER, DIMS>(tile + value_at * 2, PITCH, p + value_query * P_STRIDE,
+                                          P_STRIDE, summed, o);
         }
         __syncthreads();
 
         if (warp < VALUE_WARPS) {
 #pragma unroll
             for (int h = 0; h < TOGETHER; h++) {
-                if (chunk < value_range[h].first / CUDA_CHUNK ||
-                    chunk > value_range[h].last / CUDA_CHUNK)
+                const struct key_range r = ranges[value_query + h];
+                if (chunk < r.first / CUDA_CHUNK || chunk > r.last / CUDA_CHUNK)
                     continue;
-                const float m = most[value_query + h], l = sums[value_query + h];
-                const bool is_first = chunk == value_range[h].first / CUDA_CHUNK;
-                const float m_new = m > m_total[h] ? m : m_total[h];
-                const float old_part = elementary_exp(m_total[h] - m_new);
-                const float new_part = elementary_exp(m - m_new);
-                l_total[h] = is_first ? l : fmaf(l, new_part, l_total[h] * old_part);
+                const bool is_first = chunk == r.first / CUDA_CHUNK;
+                const float2 part = parts[value_query + h];
 #pragma unroll
-                for (int d = 0; d < DIMS; d++)
-                    total[h][d] =
-                        is_first ? o[h][d] : fmaf(o[h][d], new_part, total[h][d] * old_part);
-                m_total[h] = is_first ? m : m_new;
+                for (int d = 0; d < DIMS; d++) {
+                    float *sum = total + (h * DIMS + d) * VALUE_WARPS * 32;
+                    *sum = is_first ? o[h][d] : fmaf(o[h][d], part.y, *sum * part.x);
+                }
             }
         }
     }
@@ -493,7 +499,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
 #pragma unroll
         for (int d = 0; d < DIMS; d++)
             if (value_at + d < a.head_dim)
-                to[value_at + d] = attend_finish(total[h][d], l_total[h], gate);
+                to[value_at + d] = attend_finish(total[(h * DIMS + d) * VALUE_WARPS * 32],
+                                                 l_total[value_query + h], gate);
     }
 }
 
@@ -510,7 +517,7 @@ struct attend_form {
 static const struct attend_form attend_forms[] = {
     {2, 2, 1, false, attend_few<2, 2, 1>}, {4, 4, 1, false, attend_few<4, 4, 1>},
     {6, 2, 1, false, attend_few<6, 2, 1>}, {8, 4, 1, false, attend_few<8, 4, 1>},
-    {2, 2, 2, false, attend_few<2, 2, 2>}, {8, 4, 1, true, attend_many<2, 4, 1>},
+    {2, 2, 2, false, attend_few<2, 2, 2>}, {16, 4, 1, true, attend_many<4, 4, 1>},
     {2, 2, 2, true, attend_many<1, 2, 2>}};
 
 static int attend_groups(int head_dim)

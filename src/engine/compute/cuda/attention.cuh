@@ -315,9 +315,10 @@ static __device__ __forceinline__ float attend_scores(const uint8_t *keys, const
             x[h][4 * i + 2] = four.z;
             x[h][4 * i + 3] = four.w;
         }
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* of all threads one */
 #pragma unroll 1
     for (int it = 0; it < HEADS; it++) {
-        const int first = (it * ATTEND_WARPS + (int)threadIdx.x / 32) * STEP;
+        const int first = (it * ATTEND_WARPS + warp) * STEP;
         if (first > hi || first + STEP - 1 < lo)
             continue;
         float slot[CUDA_LANES];
@@ -325,6 +326,8 @@ static __device__ __forceinline__ float attend_scores(const uint8_t *keys, const
         for (int k = 0; k < KEYS; k++) {
             const int key = first + half * KEYS + (k ^ (lane / HEADS));
             float w[8 * G];
+            if (k > 0 && k % 2 == 0)
+                __syncwarp(); /* no more keys on their way than there are registers for */
 #pragma unroll
             for (int g = 0; g < G; g++) {
                 const uint4 piece =
