@@ -76,9 +76,12 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         WIDE = G * ATTEND_WIDE,
         KEYS = CUDA_LANES / SET,
         EACH = QUERIES * WIDE / ATTEND_THREADS,
-        VALUE_QUERIES = QUERIES / 2 /* that a thread takes at once */
+        VALUE_QUERIES = QUERIES > 2 ? 2 : 1, /* that a thread sums values for at once, */
+        DIMS = QUERIES > 4 ? 4 : 2,          /* and elements */
+        VALUE_THREADS = QUERIES / VALUE_QUERIES * WIDE / DIMS
     };
-    static_assert((int)WIDE <= (int)ATTEND_THREADS && 2 * QUERIES <= (int)CUDA_LANES,
+    static_assert((G == 2 || (int)VALUE_THREADS <= (int)ATTEND_THREADS / 2) &&
+                      2 * QUERIES <= (int)CUDA_LANES,
                   "threads for values");
     __shared__ float maxima[QUERIES][ATTEND_WARPS], gates[QUERIES];
     __shared__ struct attend_facts facts[QUERIES];
@@ -195,8 +198,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     float *partial = a.clustered ? heads + ATTEND_HALVES * WIDE
                                  : a.partial + (size_t)item * (size_t)a.slots * (size_t)record;
     float *mine = partial + (size_t)(b.chunk - oldest) * (size_t)record;
-    const int value_query = (int)threadIdx.x % WIDE / (WIDE / 2) * VALUE_QUERIES;
-    const int value_at = (int)threadIdx.x % (WIDE / 2) * 2;
+    const int value_query = (int)threadIdx.x % VALUE_THREADS / (WIDE / DIMS) * VALUE_QUERIES;
+    const int value_at = (int)threadIdx.x % (WIDE / DIMS) * DIMS;
     struct key_range value_seen[VALUE_QUERIES];
 #pragma unroll
     for (int h = 0; h < VALUE_QUERIES; h++)
@@ -242,18 +245,20 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         else if (half >= CUDA_LANES / 2)
             attend_store_new<QUERIES, G>(a, &b, pos0, heads, values, CUDA_LANES / 2,
                                          CUDA_LANES / 2);
-        if ((int)threadIdx.x < WIDE) {
-            float o[VALUE_QUERIES][2];
-            attend_sum_values<VALUE_QUERIES, WIDE>(
+        if ((int)threadIdx.x < VALUE_THREADS) {
+            float o[VALUE_QUERIES][DIMS];
+            attend_sum_values<VALUE_QUERIES, DIMS, WIDE>(
                 values + value_at * 2, p + value_query * ATTEND_P_STRIDE, value_seen, o);
 #pragma unroll
-            for (int h = 0; h < VALUE_QUERIES; h++) {
-                float *to = mine + (value_query + h) * WIDE + value_at;
-                if (a.clustered)
-                    cluster_send(to, o[h][0], o[h][1], &gathered, 0);
-                else
-                    *(float2 *)to = make_float2(o[h][0], o[h][1]);
-            }
+            for (int h = 0; h < VALUE_QUERIES; h++)
+#pragma unroll
+                for (int d = 0; d < DIMS; d += 2) {
+                    float *to = mine + (value_query + h) * WIDE + value_at + d;
+                    if (a.clustered)
+                        cluster_send(to, o[h][d], o[h][d + 1], &gathered, 0);
+                    else
+                        *(float2 *)to = make_float2(o[h][d], o[h][d + 1]);
+                }
         }
     }
     if (!a.clustered || slot != 0)

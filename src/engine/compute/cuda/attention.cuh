@@ -578,8 +578,8 @@ static __device__ __forceinline__ float attend_most(const float maxima[ATTEND_WA
 }
 
 /* Eight keys of a thread, and what they add; where not all queries see all of them, each asks. */
-template <int QUERIES> struct attend_step {
-    uint32_t value[8];
+template <int QUERIES, int DIMS> struct attend_step {
+    uint32_t value[8][DIMS / 2];
     float4 p[QUERIES][2];
 };
 
@@ -592,6 +592,20 @@ static __device__ __forceinline__ uint32_t attend_shared_word(const void *p)
     uint32_t v;
     asm volatile("ld.volatile.shared.u32 %0, [%1];"
                  : "=r"(v)
+                 : "r"((unsigned)__cvta_generic_to_shared(p))
+                 : "memory");
+    return v;
+#endif
+}
+
+static __device__ __forceinline__ uint2 attend_shared_pair(const void *p)
+{
+#ifdef CUDA_EMULATED
+    return *(const uint2 *)p;
+#else
+    uint2 v;
+    asm volatile("ld.volatile.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
                  : "r"((unsigned)__cvta_generic_to_shared(p))
                  : "memory");
     return v;
@@ -612,13 +626,22 @@ static __device__ __forceinline__ float4 attend_shared_four(const float *p)
 #endif
 }
 
-template <int QUERIES, int WIDE>
+template <int QUERIES, int DIMS, int WIDE>
 static __device__ __forceinline__ void attend_step_load(const uint8_t *values, const float *p,
-                                                        int key, struct attend_step<QUERIES> *to)
+                                                        int key,
+                                                        struct attend_step<QUERIES, DIMS> *to)
 {
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        to->value[i] = attend_shared_word(values + (key + i) * WIDE * 2);
+    for (int i = 0; i < 8; i++) {
+        const uint8_t *at = values + (key + i) * WIDE * 2;
+        if (DIMS == 2) {
+            to->value[i][0] = attend_shared_word(at);
+        } else {
+            const uint2 two = attend_shared_pair(at);
+            to->value[i][0] = two.x;
+            to->value[i][DIMS / 2 - 1] = two.y;
+        }
+    }
 #pragma unroll
     for (int h = 0; h < QUERIES; h++)
 #pragma unroll
@@ -626,10 +649,10 @@ static __device__ __forceinline__ void attend_step_load(const uint8_t *values, c
             to->p[h][i] = attend_shared_four(p + h * ATTEND_P_STRIDE + key + 4 * i);
 }
 
-template <int QUERIES, bool ALL>
-static __device__ __forceinline__ void attend_step_add(const struct attend_step<QUERIES> *from,
-                                                       int key, const struct key_range *seen,
-                                                       float o[QUERIES][2])
+template <int QUERIES, int DIMS, bool ALL>
+static __device__ __forceinline__ void
+attend_step_add(const struct attend_step<QUERIES, DIMS> *from, int key,
+                const struct key_range *seen, float o[QUERIES][DIMS])
 {
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -640,45 +663,48 @@ static __device__ __forceinline__ void attend_step_add(const struct attend_step<
                             : i % 4 == 1 ? four.y
                             : i % 4 == 2 ? four.z
                                          : four.w;
-            const float low = fmaf(p, bf16_low(from->value[i]), o[h][0]);
-            const float high = fmaf(p, bf16_high(from->value[i]), o[h][1]);
             const bool is_seen = ALL || (key + i >= seen[h].first && key + i <= seen[h].last);
-            o[h][0] = is_seen ? low : o[h][0];
-            o[h][1] = is_seen ? high : o[h][1];
+#pragma unroll
+            for (int d = 0; d < DIMS; d += 2) {
+                const float low = fmaf(p, bf16_low(from->value[i][d / 2]), o[h][d]);
+                const float high = fmaf(p, bf16_high(from->value[i][d / 2]), o[h][d + 1]);
+                o[h][d] = is_seen ? low : o[h][d];
+                o[h][d + 1] = is_seen ? high : o[h][d + 1];
+            }
         }
 }
 
 /* EIGHTS eights of keys, all seen by all queries or each asked, the next ones on their way
  * meanwhile.
  */
-template <int QUERIES, int WIDE, int EIGHTS, bool ALL>
+template <int QUERIES, int DIMS, int WIDE, int EIGHTS, bool ALL>
 static __device__ __forceinline__ void
 attend_sum_turn(const uint8_t *values, const float *p, int key,
-                const struct key_range seen[QUERIES], float o[QUERIES][2])
+                const struct key_range seen[QUERIES], float o[QUERIES][DIMS])
 {
-    enum { AHEAD = QUERIES <= 2 ? 2 : 1 };
-    struct attend_step<QUERIES> step[EIGHTS];
+    enum { AHEAD = QUERIES == 1 ? 2 : 1 };
+    struct attend_step<QUERIES, DIMS> step[EIGHTS];
     values += key * WIDE * 2;
     p += key;
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
-        attend_step_load<QUERIES, WIDE>(values, p, 8 * i, &step[i]);
+        attend_step_load<QUERIES, DIMS, WIDE>(values, p, 8 * i, &step[i]);
 #pragma unroll
     for (int i = 0; i < EIGHTS; i++) {
         if (i + AHEAD < EIGHTS)
-            attend_step_load<QUERIES, WIDE>(values, p, 8 * (i + AHEAD), &step[i + AHEAD]);
-        attend_step_add<QUERIES, ALL>(&step[i], key + 8 * i, seen, o);
+            attend_step_load<QUERIES, DIMS, WIDE>(values, p, 8 * (i + AHEAD), &step[i + AHEAD]);
+        attend_step_add<QUERIES, DIMS, ALL>(&step[i], key + 8 * i, seen, o);
     }
 }
 
-/* o[h] = sum of p v over the keys seen[h] of a chunk, ascending. values: this thread's two elements
- * of key 0; p: of the first query. Reads up to 31 keys behind the last. */
-template <int QUERIES, int WIDE>
+/* o[h] = sum of p v over the keys seen[h] of a chunk, ascending. values: this thread's elements of
+ * key 0; p: of the first query. Reads up to 31 keys behind the last. */
+template <int QUERIES, int DIMS, int WIDE>
 static __device__ __forceinline__ void attend_sum_values(const uint8_t *values, const float *p,
                                                          const struct key_range seen[QUERIES],
-                                                         float o[QUERIES][2])
+                                                         float o[QUERIES][DIMS])
 {
-    enum { WHOLE = QUERIES == 1 ? 8 : 4, PART = QUERIES <= 2 ? 4 : 1 };
+    enum { WHOLE = QUERIES == 1 ? 8 : 4, PART = QUERIES == 1 ? 4 : 2 };
     int low = 0, high = CUDA_CHUNK - 1, first = high, last = low;
 #pragma unroll
     for (int h = 0; h < QUERIES; h++) {
@@ -686,16 +712,18 @@ static __device__ __forceinline__ void attend_sum_values(const uint8_t *values, 
         high = seen[h].last < high ? seen[h].last : high;
         first = seen[h].first < first ? seen[h].first : first;
         last = seen[h].last > last ? seen[h].last : last;
-        o[h][0] = o[h][1] = 0.0f;
+#pragma unroll
+        for (int d = 0; d < DIMS; d++)
+            o[h][d] = 0.0f;
     }
 #pragma unroll 1
     for (int key = first & ~7; key <= last;) {
 #pragma unroll 1
         for (; key >= low && key + 8 * WHOLE - 1 <= high; key += 8 * WHOLE)
-            attend_sum_turn<QUERIES, WIDE, WHOLE, true>(values, p, key, seen, o);
+            attend_sum_turn<QUERIES, DIMS, WIDE, WHOLE, true>(values, p, key, seen, o);
         if (key > last)
             break;
-        attend_sum_turn<QUERIES, WIDE, PART, false>(values, p, key, seen, o);
+        attend_sum_turn<QUERIES, DIMS, WIDE, PART, false>(values, p, key, seen, o);
         key += 8 * PART;
     }
 }
