@@ -411,6 +411,7 @@ static void test_layers(void)
             g.capacity = k->window > 0 ? k->window + most - 1 + random_below(3) * 7 : g.positions;
             layer_new(&g, most);
             device.multiprocessors = processors[random_below(3)];
+            device.shared_most = random_below(2) == 0 ? 99 * 1024 : 227 * 1024;
             try_layer(&g, starts[s], shapes[shape], 3);
             layer_free(&g);
         }
@@ -709,7 +710,7 @@ int main(int argc, char **argv)
     test_rows();
     test_layers();
 #ifndef CUDA_EMULATED
-    setenv("MLXFAST_CUDA_CLUSTERS", "0", 1);
+    device.major = 8; /* without clusters */
     test_rows();
     test_layers();
 #endif

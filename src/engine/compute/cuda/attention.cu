@@ -344,7 +344,7 @@ __launch_bounds__(G *ATTEND_WIDE) static void attend_together(const struct atten
 }
 
 /* Many rows, whose keys and values are in the ring: a block goes through all chunks of its SETS *
- * HEADS queries. */
+ * HEADS queries, each in G parts, so that shared memory has room for wide heads. */
 template <int SETS, int HEADS, int G>
 __global__ __launch_bounds__(ATTEND_THREADS,
                              2) static void attend_many(const struct attend_arguments a)
@@ -353,6 +353,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         QUERIES = SETS * HEADS,
         WIDE = G * ATTEND_WIDE,
         PITCH = WIDE * 2,
+        PART = CUDA_CHUNK / G,              /* keys in shared memory */
         P_STRIDE = CUDA_CHUNK + 32 / HEADS, /* so that scores are stored without conflicts */
         TOGETHER = QUERIES >= 4 ? 2 : 1,    /* queries whose values a thread takes at once */
         DIMS = QUERIES >= 6 || G == 2 ? 4 : 2,
@@ -368,7 +369,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     __shared__ float m_total[QUERIES], l_total[QUERIES]; /* of the chunks so far */
     __shared__ float2 parts[QUERIES]; /* what they, and what this chunk brings, is scaled by */
     uint8_t *tile = (uint8_t *)attend_shared; /* of keys, then of values */
-    float *q = (float *)(tile + CUDA_CHUNK * PITCH);
+    float *q = (float *)(tile + PART * PITCH);
     float *p = q + QUERIES * WIDE, *heads = p + QUERIES * P_STRIDE;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % CUDA_LANES;
     const int half = (int)threadIdx.x / CUDA_LANES;
@@ -405,26 +406,36 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     float *total = heads + (int)threadIdx.x;
     for (int chunk = oldest; chunk <= newest; chunk++) {
         attend_take_chunk(&b, chunk);
-        attend_load_old<G>(a, &b, a.keys, a.key_stride, INT32_MAX / 2, tile);
-        copy_commit();
-        copy_wait<0>();
-        __syncthreads();
-
-#pragma unroll 1
-        for (int set = 0; set < SETS; set++) {
-            const struct key_range seen = attend_within(ranges[set * HEADS + lane % HEADS], b.base);
-            float m = attend_scores<HEADS, G>(tile, q + set * HEADS * WIDE, a.scale, b.lo, b.hi,
-                                              seen, p + set * HEADS * P_STRIDE, P_STRIDE);
 #pragma unroll
-            for (int step = HEADS; step < 32; step *= 2) {
-                const float other = __shfl_xor_sync(0xffffffffu, m, step);
-                m = other > m ? other : m;
+        for (int part = 0; part < CUDA_CHUNK; part += PART) {
+            const struct attend_block t = attend_part(b, part, PART);
+            if (part > 0)
+                __syncthreads();
+            attend_load_old<G>(a, &t, a.keys, a.key_stride, INT32_MAX / 2, tile);
+            copy_commit();
+            copy_wait<0>();
+            __syncthreads();
+#pragma unroll 1
+            for (int set = 0; set < SETS; set++) {
+                const struct key_range seen =
+                    attend_within(ranges[set * HEADS + lane % HEADS], t.base);
+                float m =
+                    attend_scores<HEADS, G>(tile, q + set * HEADS * WIDE, a.scale, t.lo, t.hi, seen,
+                                            p + set * HEADS * P_STRIDE + part, P_STRIDE);
+#pragma unroll
+                for (int step = HEADS; step < 32; step *= 2) {
+                    const float other = __shfl_xor_sync(0xffffffffu, m, step);
+                    m = other > m ? other : m;
+                }
+                if ((int)threadIdx.x % 32 < HEADS) {
+                    float *most_of = &maxima[warp][set * HEADS + lane];
+                    *most_of = part > 0 && *most_of > m ? *most_of : m;
+                }
             }
-            if ((int)threadIdx.x % 32 < HEADS)
-                maxima[warp][set * HEADS + lane] = m;
         }
         __syncthreads();
-        attend_load_old<G>(a, &b, a.values, a.value_stride, INT32_MAX / 2, tile);
+        struct attend_block t = attend_part(b, 0, PART);
+        attend_load_old<G>(a, &t, a.values, a.value_stride, INT32_MAX / 2, tile);
         copy_commit();
 #pragma unroll 1
         for (int set = 0; set < SETS; set++) {
@@ -446,7 +457,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         copy_wait<0>();
         __syncthreads();
 
-        float o[TOGETHER][DIMS];
+        float o[TOGETHER][DIMS] = {};
         if (half >= ATTEND_HALVES - QUERIES) {
             const int query = half - (ATTEND_HALVES - QUERIES);
             float sum = 0.0f;
@@ -465,13 +476,27 @@ __global__ __launch_bounds__(ATTEND_THREADS,
                 parts[query] = make_float2(old_part, new_part);
             }
         }
-        if (warp < VALUE_WARPS) {
-            struct key_range summed[TOGETHER];
 #pragma unroll
-            for (int h = 0; h < TOGETHER; h++)
-                summed[h] = attend_within(ranges[value_query + h], b.base);
-            attend_values<TOGETHER, DIMS>(tile + value_at * 2, PITCH, p + value_query * P_STRIDE,
-                                          P_STRIDE, summed, o);
+        for (int part = 0; part < CUDA_CHUNK; part += PART) {
+            if (part > 0) {
+                __syncthreads();
+                t = attend_part(b, part, PART);
+                attend_load_old<G>(a, &t, a.values, a.value_stride, INT32_MAX / 2, tile);
+                copy_commit();
+                copy_wait<0>();
+                __syncthreads();
+            }
+            if (warp < VALUE_WARPS) {
+                struct key_range summed[TOGETHER];
+#pragma unroll
+                for (int h = 0; h < TOGETHER; h++) {
+                    summed[h] = attend_within(ranges[value_query + h], t.base);
+                    summed[h].last = summed[h].last < PART - 1 ? summed[h].last : PART - 1;
+                }
+                attend_values<TOGETHER, DIMS>(tile + value_at * 2, PITCH,
+                                              p + value_query * P_STRIDE + part, P_STRIDE, summed,
+                                              o);
+            }
         }
         __syncthreads();
 
@@ -511,6 +536,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
 
 /* ---- Host ---- */
 
+enum { ATTEND_STATIC = 8192 }; /* what a kernel has of shared memory besides, at most */
+
 typedef void (*attend_kernel)(struct attend_arguments);
 
 /* The forms of the kernels, by how many queries a block has. */
@@ -536,7 +563,21 @@ static size_t attend_bytes(const struct attend_form *f)
     const size_t scores = queries * (size_t)(CUDA_CHUNK + 32 / f->heads) + ATTEND_HALVES * wide;
     const size_t floats =
         queries * wide + (f->many ? scores : (size_t)attend_few_floats(f->queries, f->groups));
-    return CUDA_CHUNK * wide * sizeof(uint16_t) + floats * sizeof(float);
+    const size_t keys = (size_t)CUDA_CHUNK / (f->many ? (size_t)f->groups : 1);
+    return keys * wide * sizeof(uint16_t) + floats * sizeof(float);
+}
+
+/* Few rows of wide heads need more shared memory than small devices have. */
+static bool attend_few_fit(const struct cuda_device *device, int head_dim)
+{
+    const struct attend_form *least = NULL;
+    for (size_t i = 0; i < sizeof attend_forms / sizeof *attend_forms; i++) {
+        const struct attend_form *f = &attend_forms[i];
+        if (!f->many && f->groups == attend_groups(head_dim) &&
+            (least == NULL || attend_bytes(f) < attend_bytes(least)))
+            least = f;
+    }
+    return least != NULL && attend_bytes(least) + ATTEND_STATIC <= device->shared_most;
 }
 
 /* The chunks that positions of `rows` rows may reach into. A ring that has room for `chunks` may
@@ -551,9 +592,8 @@ static int attend_slots(int window, int rows, int chunks)
 /* The fewest queries with which all blocks run at once, that share their rows' heads evenly; else
  * the most: keys are read once for all of a block's queries. */
 static const struct attend_form *attend_choose(const struct attend_arguments *a,
-                                               int multiprocessors)
+                                               int multiprocessors, bool many)
 {
-    const bool many = a->rows > CUDA_RECORD_ROWS;
     const int all = a->rows * a->share;
     const struct attend_form *best = NULL;
     for (size_t i = 0; i < sizeof attend_forms / sizeof *attend_forms; i++) {
@@ -636,19 +676,28 @@ size_t cuda_attend_scratch(int heads, int kv_heads, int head_dim, int rows, int 
     return partial > many ? partial : many;
 }
 
+#ifndef CUDA_EMULATED
+static bool attend_clusters_wanted(void)
+{
+    const char *asked = getenv("MLXFAST_CUDA_CLUSTERS");
+    return asked == NULL || strcmp(asked, "0") != 0;
+}
+#endif
+
 void cuda_attend(const struct cuda_launch *l, const struct cuda_attend *c)
 {
     struct attend_arguments a = attend_arguments_of(l, c);
-    const bool many = a.rows > CUDA_RECORD_ROWS;
     if (!attend_takes(l, c->w->block))
         return;
+    const bool many = a.rows > CUDA_RECORD_ROWS || !attend_few_fit(l->device, a.head_dim);
     a.key_at = a.heads * a.head_dim;
     a.value_at = a.key_at + a.kv_heads * a.head_dim;
     a.gate_at = a.value_at + a.kv_heads * a.head_dim;
     a.out = c->out;
     a.partial = (float *)c->scratch;
     if (many) {
-        const bool fast = l->fast && cuda_attend_fast_takes(a.heads, a.kv_heads, a.head_dim);
+        const bool fast = l->fast && a.rows > CUDA_RECORD_ROWS &&
+                          cuda_attend_fast_takes(a.heads, a.kv_heads, a.head_dim);
         a.queries = fast ? (uint16_t *)a.partial : NULL;
         attend_append_launch(l, &a);
         if (fast) {
@@ -657,17 +706,17 @@ void cuda_attend(const struct cuda_launch *l, const struct cuda_attend *c)
         }
     }
     a.slots = many ? 1 : attend_slots(a.window, a.rows, c->chunks);
-    const struct attend_form *f = attend_choose(&a, l->device->multiprocessors);
+    const struct attend_form *f = attend_choose(&a, l->device->multiprocessors, many);
     a.groups = (a.rows * a.share + f->queries - 1) / f->queries;
     a.queries_each = f->queries;
     size_t shared = attend_bytes(f);
     const size_t gathered =
         (size_t)a.slots * (size_t)attend_record(f->queries, f->groups) * sizeof(float);
 #ifndef CUDA_EMULATED
-    const char *asked = getenv("MLXFAST_CUDA_CLUSTERS");
-    a.clustered = (asked == NULL || strcmp(asked, "0") != 0) && !many && l->device->major >= 9 &&
-                  a.slots > 1 && a.slots <= ATTEND_CLUSTER &&
-                  shared + gathered + 8192 <= l->device->shared_most;
+    static const bool wanted = attend_clusters_wanted();
+    a.clustered = wanted && !many && l->device->major >= 9 && a.slots > 1 &&
+                  a.slots <= ATTEND_CLUSTER &&
+                  shared + gathered + ATTEND_STATIC <= l->device->shared_most;
 #endif
     shared += a.clustered ? gathered : 0;
     cuda_launch_cluster(l, "attend", f->kernel, dim3((unsigned)(a.kv_heads * a.groups * a.slots)),

@@ -427,8 +427,8 @@ attend_value_steps(const uint8_t *values, int pitch, const float *p, int p_strid
                 }
 }
 
-/* o[h] = sum of p v over the keys seen[h] of a chunk, ascending. values: this thread's
- * elements of key 0; p: of the first query, the next p_stride behind it. */
+/* o[h] goes on with p v over the keys seen[h], ascending. values: this thread's elements of key 0;
+ * p: of the first query, the next p_stride behind it. */
 template <int TOGETHER, int DIMS>
 static __device__ __forceinline__ void
 attend_values(const uint8_t *values, int pitch, const float *p, int p_stride,
@@ -441,9 +441,6 @@ attend_values(const uint8_t *values, int pitch, const float *p, int p_stride,
         high = seen[h].last < high ? seen[h].last : high;
         low_all = seen[h].first < low_all ? seen[h].first : low_all;
         high_all = seen[h].last > high_all ? seen[h].last : high_all;
-#pragma unroll
-        for (int d = 0; d < DIMS; d++)
-            o[h][d] = 0.0f;
     }
     /* Eights of keys that every query sees, from a multiple of four on; what is before and behind,
      * one by one. */

@@ -29,6 +29,17 @@ static __device__ __forceinline__ void attend_take_chunk(struct attend_block *b,
     b->active = b->hi >= b->lo;
 }
 
+/* `keys` keys of a block's chunk, from number `from` on. */
+static __device__ __forceinline__ struct attend_block attend_part(struct attend_block b, int from,
+                                                                  int keys)
+{
+    b.base += from;
+    b.lo = b.lo > from ? b.lo - from : 0;
+    b.hi = b.hi - from < keys - 1 ? b.hi - from : keys - 1;
+    b.active = b.hi >= b.lo;
+    return b;
+}
+
 /* `slot` chunks behind the oldest that the forward's first row sees. */
 static __device__ __forceinline__ void attend_place(const struct attend_arguments &a,
                                                     struct attend_block *b, int queries, int pos0,
