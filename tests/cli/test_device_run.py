@@ -165,6 +165,16 @@ def test_resident_that_does_not_boot_fails(build, tmp_path):
     assert states(report) == {"serve-up.sh --boot: the resident answers": "failed"}
 
 
+@pytest.mark.skipif(not shutil.which("flock"), reason="flock is not installed")
+def test_resident_that_boots_only_unconfined_fails_and_is_tried(build, tmp_path):
+    program(tmp_path / "tools/bwrap", '[ "$#" -lt 12 ] || exit 1\n')
+    result, report = device_run(tmp_path / "out", "--only", "resident", build=build, path=tmp_path / "tools")
+    boots = [c for c in report["parts"][0]["checks"] if "--boot" in c["name"]]
+    assert result.returncode == 1 and [c["state"] for c in boots] == ["failed", "passed"]
+    assert boots[1]["figures"]["confined"] == "no, since that failed"
+    assert len(report["parts"][0]["checks"]) == 7
+
+
 def test_time_that_is_up_is_missing(build, tmp_path):
     result, report = device_run(tmp_path, "--only", "weights,bench", "--limit", 4)
     assert result.returncode == 1

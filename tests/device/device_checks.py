@@ -402,11 +402,15 @@ def memory_used(run):
     return int(out.split()[0]) if code == 0 and out.split() and out.split()[0].isdigit() else None
 
 
+UNCONFINED = {"BENCH_WORKER_RESIDENT_UNCONFINED": "1"}
+
+
 def confinement(run):
     """Whether tools/serve-up.sh can confine what it starts here: ({} or the variable that says not to, words)."""
-    code, _, errors, _ = run.run(["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"], 20)
+    code, _, errors, _ = run.run(["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev",
+                                  "true"], 20)
     why = "there is no bubblewrap" if not shutil.which("bwrap") else f"bubblewrap cannot: {errors.strip()[:120]}"
-    return ({}, "yes") if code == 0 else ({"BENCH_WORKER_RESIDENT_UNCONFINED": "1"}, f"no, {why}")
+    return ({}, "yes") if code == 0 else (UNCONFINED, f"no, {why}")
 
 
 def alive(process):
@@ -433,22 +437,24 @@ def resident(run):
 
 def check_resident(run, room, prompt, count):
     script, told = ROOT / "tools/serve-up.sh", room / "told"
-    unconfined, words = confinement(run)
-    settings = {"TMPDIR": str(room), "BENCH_WORKER_BOX_LOCK": str(room / "lock"), "BENCH_WORKER_BACKEND": run.o.backend,
-                "BENCH_WORKER_RESIDENT_ENGINE": str(run.build / "bench-worker"),
-                "BENCH_WORKER_RESIDENT_WEIGHTS": str(NANO), **unconfined}
-    text = [f"{k}={v}" for k, v in settings.items()]
+    boot = [script, "--boot", "--spec", "serial", "--draft-len", 0, "--socket-out", told]
     _, wanted, wrong, alone = session(run, prompt, count)
     if wanted is None:
         run.note("a worker without a resident", "failed", detail=wrong, seconds=alone)
         return
-    before = memory_used(run)
-    boot = [script, "--boot", "--spec", "serial", "--draft-len", 0, "--socket-out", told]
-    code, _, errors, seconds = run.run(boot, 60, **settings)
-    socket = pathlib.Path(told.read_text().strip()) if told.exists() else None
-    if not run.note("serve-up.sh --boot: the resident answers", "passed" if code == 0 and socket else "failed",
+    before, (unconfined, words) = memory_used(run), confinement(run)
+    for chosen in [unconfined] if unconfined else [{}, UNCONFINED]:
+        settings = {"TMPDIR": str(room), "BENCH_WORKER_BOX_LOCK": str(room / "lock"),
+                    "BENCH_WORKER_BACKEND": run.o.backend, "BENCH_WORKER_RESIDENT_ENGINE": str(run.build / "bench-worker"),
+                    "BENCH_WORKER_RESIDENT_WEIGHTS": str(NANO), **chosen}
+        text = [f"{k}={v}" for k, v in settings.items()]
+        code, _, errors, seconds = run.run(boot, 60, **settings)
+        socket = pathlib.Path(told.read_text().strip()) if told.exists() else None
+        if run.note("serve-up.sh --boot: the resident answers", "passed" if code == 0 and socket else "failed",
                     [*text, *boot], None if code == 0 else (errors.strip() or "no message")[-600:], seconds,
-                    **({"confined": words} if code == 0 else {})):
+                    **({"confined": words if chosen == unconfined else "no, since that failed"} if code == 0 else {})):
+            break
+    else:
         return
     stop = [script, "--stop", "--socket", socket]
     process, loaded = (socket.parent / "socket.pid").read_text().strip(), memory_used(run)
@@ -574,7 +580,8 @@ def weights(run):
 
 def measure(run, name, folder, arithmetic, *flags):
     if not (run.weights / folder).exists():
-        run.note(name, "missing", detail=f"there are no weights in {run.weights / folder}")
+        run.note(name, "missing", detail=f"there are no weights in {run.weights / folder}: ask for the part weights "
+                 "too, or give --weights-dir")
         return
     command = worker(run, "bench", "--weights", run.weights / folder, "--no-cold", "--quiet", "--json", *flags,
                      arithmetic=arithmetic if run.o.backend != "cpu" else None)
