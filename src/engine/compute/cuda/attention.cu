@@ -108,7 +108,6 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     b.query = item % a.groups * QUERIES;
     __syncthreads();
     int pos0 = position; /* of all threads one: the step may be written meanwhile */
-    float score[SET];
     for (bool waited = false;;) {
         uint4 key[CUDA_LANES * G];
         attend_place(a, &b, QUERIES, pos0, slot);
@@ -130,6 +129,9 @@ __global__ __launch_bounds__(ATTEND_THREADS,
             __syncwarp();
             if (a.clustered)
                 cluster_begun();
+            attend_warm(task.has_key ? task.key : task.query);
+            attend_warm(a.step);
+            attend_warm(a.out);
             pdl_wait();
             waited = true;
         }
@@ -165,6 +167,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         }
         attend_put_values<G>(a, &b, pos0, (other - 1) & (ATTEND_WARPS - 1), values);
         __syncthreads();
+        float score[SET];
 #pragma unroll 1
         for (int set = 0; b.active && set < QUERIES; set += SET) {
             const int query = set + lane / KEYS;
@@ -186,28 +189,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         copy_wait<0>();
         __syncthreads();
         const int now = position_now;
-        if (now == pos0)
-            break;
-        pos0 = now; /* the step was not there yet, or it was an older one */
-        __syncthreads();
-    }
-    if (!b.active && !(a.clustered && slot == 0))
-        return;
-    const int oldest = b.first / CUDA_CHUNK, newest = b.last / CUDA_CHUNK;
-    const int record = attend_record(QUERIES, G);
-    float *partial = a.clustered ? heads + ATTEND_HALVES * WIDE
-                                 : a.partial + (size_t)item * (size_t)a.slots * (size_t)record;
-    float *mine = partial + (size_t)(b.chunk - oldest) * (size_t)record;
-    const int value_query = (int)threadIdx.x % VALUE_THREADS / (WIDE / DIMS) * VALUE_QUERIES;
-    const int value_at = (int)threadIdx.x % (WIDE / DIMS) * DIMS;
-    struct key_range value_seen[VALUE_QUERIES];
-#pragma unroll
-    for (int h = 0; h < VALUE_QUERIES; h++)
-        value_seen[h] = facts[value_query + h].seen;
-
-    if (b.active) {
 #pragma unroll 1
-        for (int set = 0; set < QUERIES; set += SET) {
+        for (int set = 0; b.active && set < QUERIES; set += SET) {
             const int query = set + lane / KEYS;
             float *scores = p + query * ATTEND_P_STRIDE + lane % KEYS * CUDA_LANES + half;
             const struct key_range seen = facts[query].seen;
@@ -220,10 +203,26 @@ __global__ __launch_bounds__(ATTEND_THREADS,
                 scores[at] = number >= seen.first && number <= seen.last ? e : 0.0f;
             }
         }
-        if (a.clustered && slot == 0 && threadIdx.x == ATTEND_THREADS - 1)
-            cluster_gather_expect(&gathered, (unsigned)((newest - oldest + 1) * record) *
-                                                 (unsigned)sizeof(float));
+        if (now == pos0)
+            break;
+        pos0 = now; /* the step was not there yet, or it was an older one */
         __syncthreads();
+    }
+    const int oldest = b.first / CUDA_CHUNK, newest = b.last / CUDA_CHUNK;
+    const int record = attend_record(QUERIES, G);
+    float *together = heads + ATTEND_HALVES * WIDE; /* the chunks of the cluster's blocks */
+    struct attend_result mine = {a.clustered, together, &gathered, NULL,
+                                 (b.chunk - oldest) * record};
+    if (b.active) {
+        const int value_query = (int)threadIdx.x % VALUE_THREADS / (WIDE / DIMS) * VALUE_QUERIES;
+        const int value_at = (int)threadIdx.x % (WIDE / DIMS) * DIMS;
+        struct key_range value_seen[VALUE_QUERIES];
+#pragma unroll
+        for (int h = 0; h < VALUE_QUERIES; h++)
+            value_seen[h] = facts[value_query + h].seen;
+        __syncthreads();
+        if (!a.clustered)
+            mine.partial = a.partial + (size_t)item * (size_t)a.slots * (size_t)record;
         if (G == 2 ? half < QUERIES : half >= CUDA_LANES / 2) {
             const int query = G == 2 ? half : (half - CUDA_LANES / 2) % QUERIES;
             float sum = 0.0f;
@@ -231,14 +230,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
             for (int i = 0; i < CUDA_CHUNK / CUDA_LANES; i++)
                 sum = sum + p[query * ATTEND_P_STRIDE + i * CUDA_LANES + lane];
             sum = lanes_sum(sum);
-            if (lane == 0 && (G == 2 || half - CUDA_LANES / 2 < QUERIES)) {
-                float *to = mine + QUERIES * WIDE + 2 * query;
-                const float m = attend_most(maxima[query]);
-                if (a.clustered)
-                    cluster_send(to, m, sum, &gathered, 0);
-                else
-                    *(float2 *)to = make_float2(m, sum);
-            }
+            if (lane == 0 && (G == 2 || half - CUDA_LANES / 2 < QUERIES))
+                attend_give(&mine, QUERIES * WIDE + 2 * query, attend_most(maxima[query]), sum);
         }
         if (G == 2)
             attend_store_new<QUERIES, G>(a, &b, pos0, heads, values, 0, CUDA_LANES);
@@ -252,22 +245,18 @@ __global__ __launch_bounds__(ATTEND_THREADS,
 #pragma unroll
             for (int h = 0; h < VALUE_QUERIES; h++)
 #pragma unroll
-                for (int d = 0; d < DIMS; d += 2) {
-                    float *to = mine + (value_query + h) * WIDE + value_at + d;
-                    if (a.clustered)
-                        cluster_send(to, o[h][d], o[h][d + 1], &gathered, 0);
-                    else
-                        *(float2 *)to = make_float2(o[h][d], o[h][d + 1]);
-                }
+                for (int d = 0; d < DIMS; d += 2)
+                    attend_give(&mine, (value_query + h) * WIDE + value_at + d, o[h][d],
+                                o[h][d + 1]);
         }
     }
     if (!a.clustered || slot != 0)
         return; /* attend_together follows, or the first of the cluster goes on */
-    if (!b.active && threadIdx.x == 0)
+    if (threadIdx.x == ATTEND_THREADS - 1)
         cluster_gather_expect(&gathered,
                               (unsigned)((newest - oldest + 1) * record) * (unsigned)sizeof(float));
     cluster_gather_wait(&gathered);
-    attend_merge_gathered<QUERIES, G>(a, &b, heads + ATTEND_HALVES * WIDE, gates, facts);
+    attend_merge_gathered<QUERIES, G>(a, &b, together, gates, facts);
 }
 
 /* Puts the chunks of a head of a row together, in their order; a thread has an element. */

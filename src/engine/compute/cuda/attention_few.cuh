@@ -59,6 +59,17 @@ static __device__ __forceinline__ int attend_position(const struct attend_argume
     return pos0 < 0 || pos0 > INT32_MAX / 2 ? -1 : (int)pos0;
 }
 
+/* Before the wait: so that the first load behind it need not look for its page too. Nothing of it
+ * is read. */
+static __device__ __forceinline__ void attend_warm(const void *p)
+{
+#ifdef CUDA_EMULATED
+    (void)p;
+#else
+    asm volatile("prefetch.global.L2 [%0];" : : "l"(p));
+#endif
+}
+
 /* Starts to load what earlier forwards wrote. */
 template <int G>
 static __device__ __forceinline__ void
@@ -230,6 +241,25 @@ static __device__ __forceinline__ uint16_t attend_finish(float o, float l, float
 static __host__ __device__ __forceinline__ int attend_record(int queries, int g)
 {
     return queries * (g * ATTEND_WIDE + 2);
+}
+
+/* Where a block's partial result goes: its record begins `record` floats on. */
+struct attend_result {
+    bool clustered;
+    float *together; /* in the first of the cluster's shared memory */
+    uint64_t *gathered;
+    float *partial; /* or in device memory */
+    int record;
+};
+
+static __device__ __forceinline__ void attend_give(const struct attend_result *result, int at,
+                                                   float x, float y)
+{
+    at += result->record;
+    if (result->clustered)
+        cluster_send(result->together + at, x, y, result->gathered, 0);
+    else
+        *(float2 *)(result->partial + at) = make_float2(x, y);
 }
 
 /* What there is to know of a query of a block, once for all: in shared memory. */
