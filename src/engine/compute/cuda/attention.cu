@@ -21,7 +21,7 @@ template <int G>
 __global__
 __launch_bounds__(ATTEND_THREADS) static void attend_append(const struct attend_arguments a)
 {
-    __shared__ float heads[ATTEND_HALVES][G * ATTEND_WIDE];
+    __shared__ __align__(16) uint16_t heads[ATTEND_HALVES][G * ATTEND_WIDE];
     pdl_launch_next();
     pdl_wait();
     const int half = (int)threadIdx.x / CUDA_LANES, lane = (int)threadIdx.x % CUDA_LANES;
@@ -33,7 +33,7 @@ __launch_bounds__(ATTEND_THREADS) static void attend_append(const struct attend_
     const uint16_t *projected = a.projected + (size_t)row * a.projected_stride;
     const bool is_key = head < a.kv_heads;
     const int query = head - a.kv_heads;
-    float *x = heads[half];
+    uint16_t *x = heads[half];
     struct attend_vector<G> v;
     attend_fetch_weights<G>(a, is_key ? a.k_norm : a.q_norm, position, &v);
     attend_fetch<G>(
@@ -48,7 +48,7 @@ __launch_bounds__(ATTEND_THREADS) static void attend_append(const struct attend_
         uint16_t *to =
             a.queries + ((size_t)row * (size_t)a.heads + (size_t)query) * (size_t)a.head_dim;
         for (int k = lane; k < a.head_dim; k += CUDA_LANES)
-            to[k] = bf16_of(x[k]);
+            to[k] = x[k];
         return;
     }
     const size_t slot =
@@ -89,7 +89,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     __shared__ int position, position_now;
     uint8_t *values = (uint8_t *)attend_shared;
     float *q = (float *)(values + CUDA_CHUNK * WIDE * 2);
-    float *p = q + QUERIES * WIDE, *heads = p + QUERIES * ATTEND_P_STRIDE;
+    float *p = q + QUERIES * WIDE;
+    uint16_t *heads = (uint16_t *)(p + QUERIES * ATTEND_P_STRIDE);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % CUDA_LANES;
     const int half = (int)threadIdx.x / CUDA_LANES;
 
@@ -121,7 +122,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         const int other = ((pos0 >> 1) - 1 - warp) & (ATTEND_WARPS - 1);
         const uint16_t *gate = attend_gate_of(a, &b, (int)threadIdx.x % 32 % QUERIES);
         const struct attend_task task = attend_task_of<QUERIES>(a, &b, pos0);
-        float *own = heads + half * WIDE;
+        uint16_t *own = heads + half * WIDE;
         struct attend_vector<G> vector;
         attend_fetch_weights<G>(a, task.has_key ? a.k_norm : a.q_norm,
                                 pos0 + (task.has_key ? task.key_row : task.query_row), &vector);
@@ -151,7 +152,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
             float normed[8 * G];
             attend_fetch_weights<G>(a, a.q_norm, pos0 + task.query_row, &vector);
             attend_fetch<G>(a, task.query, &vector);
-            own = p + task.number * ATTEND_P_STRIDE; /* the key stays where it is */
+            own = (uint16_t *)(p + task.number * ATTEND_P_STRIDE); /* the key stays where it is */
             attend_head<G>(a, &vector, own, normed);
             if (task.has_key && task.has_query)
                 attend_put_query<G>(normed, q + task.number * WIDE);
@@ -210,7 +211,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     }
     const int oldest = b.first / CUDA_CHUNK, newest = b.last / CUDA_CHUNK;
     const int record = attend_record(QUERIES, G);
-    float *together = heads + ATTEND_HALVES * WIDE; /* the chunks of the cluster's blocks */
+    float *together = (float *)(heads + ATTEND_HALVES * WIDE); /* of the cluster's blocks */
     struct attend_result mine = {a.clustered, together, &gathered, NULL,
                                  (b.chunk - oldest) * record};
     if (b.active) {
@@ -387,7 +388,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
                         (b.kv_head * a.share + prepared - prepared_row * a.share) * a.head_dim,
                     &vector);
     float normed[8 * G];
-    attend_head<G>(a, &vector, heads + half * WIDE, normed);
+    attend_head<G>(a, &vector, (uint16_t *)(heads + half * WIDE), normed);
     if (half < QUERIES)
         attend_put_query<G>(normed, q + half * WIDE);
 

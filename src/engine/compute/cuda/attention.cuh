@@ -187,11 +187,17 @@ static __device__ __forceinline__ void attend_rotate(float input_scale, float co
     attend_round(x1, x2);
 }
 
+/* A float that is a bf16. */
+static __device__ __forceinline__ uint16_t attend_bits(float x)
+{
+    return (uint16_t)(__float_as_uint(x) >> 16);
+}
+
 /* Norm and rotary by a half-warp: v[i] is element 16 i + lane of the G * 128, zeros behind
- * head_dim. own: as many floats of the half-warp's own. All threads of a warp come. */
+ * head_dim, all of them bf16. own: as many of the half-warp's own. All threads of a warp come. */
 template <int G>
 static __device__ __forceinline__ void attend_head(const struct attend_arguments &a,
-                                                   const struct attend_vector<G> *x, float *own,
+                                                   const struct attend_vector<G> *x, uint16_t *own,
                                                    float v[8 * G])
 {
     const int lane = (int)threadIdx.x % CUDA_LANES, half = a.rotary / 2;
@@ -228,26 +234,31 @@ static __device__ __forceinline__ void attend_head(const struct attend_arguments
     }
 #pragma unroll
     for (int i = 0; i < 8 * G; i++)
-        own[i * CUDA_LANES + lane] = v[i];
+        own[i * CUDA_LANES + lane] = attend_bits(v[i]);
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < 4 * G; i++) {
+    for (int i = 0; i < 4 * G; i++) { /* only what this lane writes below */
         const int k = i * CUDA_LANES + lane;
-        if (k < half)
-            attend_rotate(a.input_scale, x->cosine[i], x->sine[i], &own[k], &own[k + half]);
+        if (k >= half)
+            continue;
+        float x1 = bf16_float(own[k]), x2 = bf16_float(own[k + half]);
+        attend_rotate(a.input_scale, x->cosine[i], x->sine[i], &x1, &x2);
+        own[k] = attend_bits(x1);
+        own[k + half] = attend_bits(x2);
     }
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 8 * G; i++)
-        v[i] = own[i * CUDA_LANES + lane];
+        v[i] = bf16_float(own[i * CUDA_LANES + lane]);
 }
 
 /* A head to shared memory, in natural order. */
-template <int G> static __device__ __forceinline__ void attend_put_head(const float *v, float *to)
+template <int G>
+static __device__ __forceinline__ void attend_put_head(const float *v, uint16_t *to)
 {
 #pragma unroll
     for (int i = 0; i < 8 * G; i++)
-        to[i * CUDA_LANES + (int)threadIdx.x % CUDA_LANES] = v[i];
+        to[i * CUDA_LANES + (int)threadIdx.x % CUDA_LANES] = attend_bits(v[i]);
 }
 
 /* A query to where the scores take it from: [group][lane][8], element 32 b + 2 l + c of a group
@@ -261,16 +272,10 @@ template <int G> static __device__ __forceinline__ void attend_put_query(const f
 }
 
 /* This lane's 16 bytes of a key in lanes order, of group g. */
-static __device__ __forceinline__ uint4 attend_key_piece(const float *x, int g)
+static __device__ __forceinline__ uint4 attend_key_piece(const uint16_t *x, int g)
 {
-    const float *mine = x + g * ATTEND_WIDE + (int)threadIdx.x % CUDA_LANES * 2;
-    uint32_t word[4];
-#pragma unroll
-    for (int b = 0; b < 4; b++) {
-        const float2 two = *(const float2 *)(mine + b * CUDA_BLOCK);
-        word[b] = bf16_pair_of(two.x, two.y);
-    }
-    return make_uint4(word[0], word[1], word[2], word[3]);
+    const uint32_t *mine = (const uint32_t *)(x + g * ATTEND_WIDE) + (int)threadIdx.x % CUDA_LANES;
+    return make_uint4(mine[0], mine[CUDA_LANES], mine[2 * CUDA_LANES], mine[3 * CUDA_LANES]);
 }
 
 /* The tree over the lanes of what a thread has in its slots: its own number's sum is in the first.
@@ -475,7 +480,7 @@ attend_values(const uint8_t *values, int pitch, const float *p, int p_stride,
 /* Floats of shared memory for scores and for heads on their way. */
 static __host__ __device__ __forceinline__ int attend_few_floats(int queries, int g)
 {
-    return queries * ATTEND_P_STRIDE + ATTEND_HALVES * g * ATTEND_WIDE;
+    return queries * ATTEND_P_STRIDE + ATTEND_HALVES * g * ATTEND_WIDE / 2;
 }
 
 /* The tree over the lanes of 16 slots, [SET queries][KEYS keys] each. The queries of a thread's
@@ -695,7 +700,7 @@ attend_sum_turn(const uint8_t *values, const float *p, int key,
 }
 
 /* o[h] = sum of p v over the keys seen[h] of a chunk, ascending. values: this thread's elements of
- * key 0; p: of the first query. Reads up to 31 keys behind the last. */
+ * key 0; p: of the first query. Reads up to 24 keys behind the chunk. */
 template <int QUERIES, int DIMS, int WIDE>
 static __device__ __forceinline__ void attend_sum_values(const uint8_t *values, const float *p,
                                                          const struct key_range seen[QUERIES],

@@ -178,7 +178,7 @@ static __device__ __forceinline__ void attend_put_values(const struct attend_arg
 
 /* A new key, number `at` of the chunk, into this half-warp's registers. */
 template <int G>
-static __device__ __forceinline__ void attend_put_key(int at, const float *x,
+static __device__ __forceinline__ void attend_put_key(int at, const uint16_t *x,
                                                       uint4 key[CUDA_LANES * G])
 {
 #pragma unroll
@@ -191,7 +191,7 @@ static __device__ __forceinline__ void attend_put_key(int at, const float *x,
 template <int QUERIES, int G>
 static __device__ __forceinline__ void
 attend_store_new(const struct attend_arguments &a, const struct attend_block *b, int pos0,
-                 const float *heads, const uint8_t *values, int from, int halves)
+                 const uint16_t *heads, const uint8_t *values, int from, int halves)
 {
     const int lane = (int)threadIdx.x % CUDA_LANES, half = (int)threadIdx.x / CUDA_LANES;
     const int first = b->base + b->lo > pos0 ? b->base + b->lo : pos0;
@@ -200,7 +200,7 @@ attend_store_new(const struct attend_arguments &a, const struct attend_block *b,
         const int begin = (position - pos0) * a.share;
         if (begin < b->query || begin >= b->query + QUERIES)
             continue;
-        const float *x = heads + position % CUDA_LANES * G * ATTEND_WIDE;
+        const uint16_t *x = heads + position % CUDA_LANES * G * ATTEND_WIDE;
         const uint16_t *value = (const uint16_t *)values + (position - b->base) * G * ATTEND_WIDE;
         const size_t slot = (size_t)b->kv_head * (size_t)a.capacity +
                             (size_t)((unsigned)position % (unsigned)a.capacity);
