@@ -479,7 +479,10 @@ def check_resident(run, room, prompt, count):
     run.note("serve-up.sh --stop: process, socket and folder are gone", "passed" if code == 0 and gone else "failed",
              [*text, *stop], None if code == 0 and gone else errors.strip()[-400:] or "something is left", seconds)
     if before is not None:
-        after = memory_used(run)
+        for _ in range(20):  # a driver takes a moment longer than the process
+            after = memory_used(run)
+            if after is not None and after <= before + MEMORY_SLACK:
+                break
         freed = after is not None and loaded is not None and after <= before + MEMORY_SLACK < loaded
         run.note("the device's memory is free again", "passed" if freed else "failed", None, None if freed else
                  "MiB before, with the resident, after its end: " + f"{before}, {loaded}, {after}",
