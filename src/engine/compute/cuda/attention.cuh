@@ -732,6 +732,18 @@ static __device__ __forceinline__ void attend_sum_values(const uint8_t *values, 
 
 /* ---- Chunks put together ---- */
 
+/* An element of a chunk's result, its query's maximum and sum. GLOBAL: past L1. */
+template <bool GLOBAL>
+static __device__ __forceinline__ void attend_partial(const float *elements, const float *pairs,
+                                                      int at, float *o, float *m, float *l)
+{
+    const float2 pair =
+        GLOBAL ? __ldcg((const float2 *)(pairs + at)) : *(const float2 *)(pairs + at);
+    *o = GLOBAL ? __ldcg(elements + at) : elements[at];
+    *m = pair.x;
+    *l = pair.y;
+}
+
 /* Puts chunks 0 .. count - 1 together, in their order, for EACH elements of a thread, from[e] ..
  * to[e] being those that its query sees. An element is elements[e][chunk * record], its query's
  * maximum and sum are pairs[e][chunk * record] and the next. GLOBAL: written by the kernel before,
@@ -741,33 +753,35 @@ static __device__ __forceinline__ void
 attend_merge(const float *const elements[EACH], const float *const pairs[EACH], int record,
              int count, const int from[EACH], const int to[EACH], float o[EACH], float l[EACH])
 {
-    enum { TOGETHER = EACH == 1 ? 4 : 2 };
+    enum { TOGETHER = 2 };
     float m[EACH];
+    int begin = 0;
 #pragma unroll
     for (int e = 0; e < EACH; e++)
         m[e] = l[e] = o[e] = 0.0f;
+    if (EACH == 1) { /* from its own first chunk on, which is taken as it is */
+        attend_partial<GLOBAL>(elements[0], pairs[0], from[0] * record, &o[0], &m[0], &l[0]);
+        begin = from[0] + 1;
+        count = to[0] + 1;
+    }
 #pragma unroll 1
-    for (int begin = 0; begin < count; begin += TOGETHER) {
+    for (; begin < count; begin += TOGETHER) {
         float o_new[EACH][TOGETHER], l_new[EACH][TOGETHER], old_part[EACH][TOGETHER];
 #pragma unroll
         for (int e = 0; e < EACH; e++)
 #pragma unroll
-            for (int i = 0; i < TOGETHER; i++) {
-                const int chunk = begin + i < count ? begin + i : count - 1;
-                const float2 *pair_at = (const float2 *)(pairs[e] + chunk * record);
-                const float *element_at = elements[e] + chunk * record;
-                const float2 pair = GLOBAL ? __ldcg(pair_at) : *pair_at;
-                o_new[e][i] = GLOBAL ? __ldcg(element_at) : *element_at;
-                l_new[e][i] = pair.y;
-                old_part[e][i] = pair.x;
-            }
+            for (int i = 0; i < TOGETHER; i++)
+                attend_partial<GLOBAL>(elements[e], pairs[e],
+                                       (begin + i < count ? begin + i : count - 1) * record,
+                                       &o_new[e][i], &old_part[e][i], &l_new[e][i]);
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             float new_part[TOGETHER];
 #pragma unroll
             for (int i = 0; i < TOGETHER; i++) {
                 const float mine = old_part[e][i];
-                const float most = begin + i <= from[e] || mine > m[e] ? mine : m[e];
+                const bool is_more = mine > m[e] || (EACH > 1 && begin + i <= from[e]);
+                const float most = is_more ? mine : m[e];
                 old_part[e][i] = attend_exp(m[e] - most);
                 new_part[i] = attend_exp(mine - most);
                 m[e] = most;
@@ -777,7 +791,8 @@ attend_merge(const float *const elements[EACH], const float *const pairs[EACH], 
                 const int chunk = begin + i;
                 const float l_next = fmaf(l_new[e][i], new_part[i], l[e] * old_part[e][i]);
                 const float o_next = fmaf(o_new[e][i], new_part[i], o[e] * old_part[e][i]);
-                const bool is_first = chunk == from[e], is_next = chunk > from[e] && chunk <= to[e];
+                const bool is_first = EACH > 1 && chunk == from[e];
+                const bool is_next = (EACH == 1 || chunk > from[e]) && chunk <= to[e];
                 l[e] = is_first ? l_new[e][i] : is_next ? l_next : l[e];
                 o[e] = is_first ? o_new[e][i] : is_next ? o_next : o[e];
             }
