@@ -144,9 +144,6 @@ __global__ __launch_bounds__(ATTEND_THREADS,
                 attend_put_head<G>(normed, own);
             else if (task.has_query)
                 attend_put_query<G>(normed, q + task.number * WIDE);
-            __syncwarp();
-            if (task.has_key)
-                attend_put_key<G>(pos0 + task.key_row - b.base, own, key);
         }
         if (__any_sync(0xffffffffu, task.has_key && task.has_query)) { /* many rows */
             float normed[8 * G];
@@ -168,6 +165,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         }
         attend_put_values<G>(a, &b, pos0, (other - 1) & (ATTEND_WARPS - 1), values);
         __syncthreads();
+        if (task.has_key) /* here, where the other warps need not wait for it */
+            attend_put_key<G>(pos0 + task.key_row - b.base, heads + half * WIDE, key);
         float score[SET];
 #pragma unroll 1
         for (int set = 0; b.active && set < QUERIES; set += SET) {
