@@ -261,14 +261,14 @@ static __device__ __forceinline__ void attend_put_head(const float *v, uint16_t 
         to[i * CUDA_LANES + (int)threadIdx.x % CUDA_LANES] = attend_bits(v[i]);
 }
 
-/* A query to where the scores take it from: [group][lane][8], element 32 b + 2 l + c of a group
- * being number 2 b + c of lane l. */
+/* A query to where the scores take it from: [group][2][lane][4], element 32 b + 2 l + c of a group
+ * being number 2 b + c of the 8 of lane l. */
 template <int G> static __device__ __forceinline__ void attend_put_query(const float *v, float *q)
 {
     const int lane = (int)threadIdx.x % CUDA_LANES;
 #pragma unroll
     for (int i = 0; i < 8 * G; i++)
-        q[i / 8 * ATTEND_WIDE + i % 2 * 64 + i % 8 / 2 * 2 + lane / 2 * 8 + lane % 2] = v[i];
+        q[i / 4 * 64 + i % 2 * 32 + i % 4 / 2 * 2 + lane / 2 * 4 + lane % 2] = v[i];
 }
 
 /* This lane's 16 bytes of a key in lanes order, of group g. */
@@ -299,7 +299,7 @@ template <int HEADS> static __device__ __forceinline__ int attend_key(int it)
 
 /* Scores of the keys lo .. hi of a chunk for HEADS queries, scaled, to s [HEADS][stride]: each
  * thread its own; those of other keys are left as they are. Returns the thread's largest, of query
- * lane % HEADS, among the keys seen. q: [HEADS][group][lane][8]. */
+ * lane % HEADS, among the keys seen. q as attend_put_query leaves it. */
 template <int HEADS, int G>
 static __device__ __forceinline__ float attend_scores(const uint8_t *keys, const float *q,
                                                       float scale, int lo, int hi,
@@ -314,7 +314,7 @@ static __device__ __forceinline__ float attend_scores(const uint8_t *keys, const
         for (int i = 0; i < 2 * G; i++) {
             const int query = h ^ (lane % HEADS);
             const float4 four =
-                *(const float4 *)(q + ((query * G + i / 2) * CUDA_LANES + lane) * 8 + i % 2 * 4);
+                *(const float4 *)(q + ((query * G * 2 + i) * CUDA_LANES + lane) * 4);
             x[h][4 * i] = four.x;
             x[h][4 * i + 1] = four.y;
             x[h][4 * i + 2] = four.z;
@@ -510,7 +510,7 @@ static __device__ __forceinline__ void attend_unknown(uint32_t *word)
 
 /* Scores of the keys of a chunk for SET queries, scaled: lane's are of query lane / KEYS, in each
  * batch of KEYS keys of the half-warp number lane % KEYS, to s[batch]. Returns the largest among
- * the keys seen. q: [SET][group][lane][8]. */
+ * the keys seen. q as attend_put_query leaves it. */
 template <int SET, int G>
 static __device__ __forceinline__ float
 attend_register_scores(const uint4 key[CUDA_LANES * G], const float *q, float scale, int lo, int hi,
@@ -525,7 +525,7 @@ attend_register_scores(const uint4 key[CUDA_LANES * G], const float *q, float sc
         for (int i = 0; i < 2 * G; i++) {
             const int query = h ^ (lane / KEYS);
             const float4 four =
-                *(const float4 *)(q + ((query * G + i / 2) * CUDA_LANES + lane) * 8 + i % 2 * 4);
+                *(const float4 *)(q + ((query * G * 2 + i) * CUDA_LANES + lane) * 4);
             x[h][4 * i] = four.x;
             x[h][4 * i + 1] = four.y;
             x[h][4 * i + 2] = four.z;
