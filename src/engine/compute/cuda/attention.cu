@@ -11,6 +11,7 @@
 #include "engine/compute/cuda/fast.cuh"
 #include "engine/compute/cuda/launch.cuh"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -578,22 +579,24 @@ static int attend_slots(int window, int rows, int chunks)
     return window > 0 && most <= chunks + 1 ? most : chunks;
 }
 
-/* The fewest queries with which all blocks run at once, that share their rows' heads evenly; else
- * the most: keys are read once for all of a block's queries. */
+/* With which the busiest multiprocessor has the fewest queries, each of a chunk; of such the most
+ * of a block, which reads keys once for all of them. */
 static const struct attend_form *attend_choose(const struct attend_arguments *a,
                                                int multiprocessors, bool many)
 {
     const int all = a->rows * a->share;
     const struct attend_form *best = NULL;
+    int least = INT_MAX;
     for (size_t i = 0; i < sizeof attend_forms / sizeof *attend_forms; i++) {
         const struct attend_form *f = &attend_forms[i];
         if (f->many != many || f->groups != attend_groups(a->head_dim))
             continue;
-        if (best != NULL && all % f->queries != 0 && all % best->queries == 0)
-            continue;
-        best = f;
-        if (a->kv_heads * ((all + f->queries - 1) / f->queries) * a->slots <= multiprocessors)
-            break;
+        const int blocks = a->kv_heads * ((all + f->queries - 1) / f->queries) * a->slots;
+        const int busiest = (blocks + multiprocessors - 1) / multiprocessors * f->queries;
+        if (busiest <= least) {
+            best = f;
+            least = busiest;
+        }
     }
     return best;
 }
