@@ -395,6 +395,7 @@ static void compare(const struct shape *s, const struct both *block, struct comp
     uint8_t *scratch = (uint8_t *)device_new(bytes + GUARD, NULL);
     must(cudaMemset(scratch, 0, bytes), "a fill");
     must(cudaMemset(scratch + bytes, 0xab, GUARD), "a fill");
+    must(cudaDeviceSynchronize(), "a fill"); /* the stream does not wait for it */
     uint16_t *x = (uint16_t *)device_new(n * 2, NULL);
     struct cuda_launch l = launch_new();
     struct cuda_ffn_run run = {};
@@ -748,7 +749,7 @@ static void time_all(void)
         y->scratch = device_new(bytes, NULL);
         must(cudaMemset(y->scratch, 0, bytes), "a fill");
     }
-    finish();
+    must(cudaDeviceSynchronize(), "fills");
     const double peak = time_reading(layer);
     printf("%s, %d multiprocessors: reading %.0f GB/s\n", device.name, device.multiprocessors,
            peak);

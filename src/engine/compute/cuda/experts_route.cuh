@@ -24,6 +24,7 @@ struct experts_run {
     const uint16_t
         *shared_out; /* bf16 [rows, hidden] of a shared expert that is not inside, or NULL */
     uint16_t *x;
+    unsigned *arrived; /* [2] counters of moe.cu, 0 between its launches */
 };
 
 /* What a block's kernels get, in its scratch (ffn.cu). */

@@ -24,6 +24,7 @@ struct ffn_sizes {
 };
 
 struct ffn_memory {
+    unsigned *arrived;      /* [2]; the first, wherever a block has how many rows */
     uint16_t *gate, *up;    /* [rows, width] */
     uint16_t *shared_out;   /* [rows, hidden] */
     uint16_t *normed;       /* [rows, hidden] */
@@ -57,6 +58,7 @@ static struct ffn_memory lay_out(const struct ffn_sizes *s, void *base)
     struct ffn_memory m;
     uint8_t *b = (uint8_t *)base;
     size_t used = 0;
+    m.arrived = (unsigned *)take(b, &used, 2, sizeof(unsigned));
     m.gate = (uint16_t *)take(b, &used, s->rows * s->width, sizeof(uint16_t));
     m.up = (uint16_t *)take(b, &used, s->rows * s->width, sizeof(uint16_t));
     const size_t rows = s->experts > 0 ? s->rows : 0, entries = rows * (s->top_k + 1);
@@ -369,6 +371,7 @@ void ffn_experts_run(const struct cuda_ffn_run *a, struct experts_run *out)
     e.inner = m.inner;
     e.shared_out = b->has_shared && !w->shared_inside ? m.shared_out : NULL;
     e.x = a->x;
+    e.arrived = m.arrived;
     *out = e;
 }
 

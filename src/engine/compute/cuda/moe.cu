@@ -1,466 +1,480 @@
-/* Three kernels for few rows of NVFP4 experts with the shared one among them: the router; gate and
- * up; down, mixture and residual. A half-warp owns an output of an expert, a thread its lane. Work
- * is cut as finely as it goes, because at these sizes nothing but latency counts. */
+/* One kernel for few rows of NVFP4 experts with the shared one among them: norm, router, choice,
+ * gate and up, down, mixture and residual. Its blocks, one a multiprocessor, wait for each other
+ * twice (ptx.cuh, grid_arrive): behind the router and behind gate and up. What a stage reads of
+ * weights is under way before it waits: at these sizes latency counts as much as bytes. A pair of
+ * warps has 16 rows of weights, each warp one half of their lanes (nvfp4_tile.cuh). An entry is a
+ * row's use of an expert, number row * slots + slot. */
 #include "engine/compute/cuda/moe.cuh"
 
 #include "engine/compute/cuda/launch.cuh"
 #include "engine/compute/cuda/meter.h"
-#include "engine/compute/cuda/nvfp4.cuh"
+#include "engine/compute/cuda/nvfp4_tile.cuh"
 #include "engine/compute/cuda/rows.cuh"
 
 enum {
-    MOE_ROWS = 4,
     MOE_TOP_K = 8,
-    MOE_TILES = MOE_ROWS * MOE_TOP_K + 1,
-    ROUTER_THREADS = 128,
-    ROUTER_OUTPUTS = ROUTER_THREADS / CUDA_LANES,
-    ROUTER_UNITS = 16, /* 256-byte pieces of an output: up to 2048 inputs */
-    MOE_THREADS = 576, /* 36 half-warps: 4608 outputs of 9 experts are one each on 132 blocks */
-    MOE_HALVES = MOE_THREADS / CUDA_LANES,
-    UP_GROUPS = 4, /* 512 inputs each: up to 2048 */
-    DOWN_OUTPUTS = 16,
-    DOWN_WIDTH = CUDA_NVFP4_GROUP,
-    DOWN_BATCH = 2 /* items of a half-warp that are under way at once */
+    MOE_SLOTS = MOE_TOP_K + 1,
+    MOE_HIDDEN = 2048,
+    MOE_WIDTH = CUDA_NVFP4_GROUP,
+    MOE_WARPS = 2 * MOE_SLOTS, /* an entry's down */
+    MOE_THREADS = 32 * MOE_WARPS,
+    UP_OUTPUTS = TILE_OUTPUTS / 2, /* of a pair: gate's rows and up's */
+    UP_TILES = MOE_WIDTH / UP_OUTPUTS,
+    UP_PAIRS = 5, /* 576 tiles of one row on 132 blocks */
+    UP_GROUPS = MOE_HIDDEN / CUDA_NVFP4_GROUP,
+    UP_ROW = MOE_HIDDEN / 2, /* bytes of codes of an output; of scales: */
+    UP_SCALES = MOE_HIDDEN / 16,
+    UP_BYTES = TILE_OUTPUTS * (UP_ROW + UP_SCALES),
+    DOWN_TILES = MOE_HIDDEN / TILE_OUTPUTS,
+    DOWN_ROW = MOE_WIDTH / 2,
+    DOWN_SCALES = MOE_WIDTH / 16,
+    DOWN_BYTES = TILE_OUTPUTS * (DOWN_ROW + DOWN_SCALES),
+    COPIES = UP_PAIRS + 2 * MOE_SLOTS, /* that are waited for: pairs', slots' of two rows */
+    ROUTER_BYTES = 2 * MOE_HIDDEN * 2, /* two experts */
+    INNER_WORDS = MOE_WIDTH / 2,
+    ROW_WORDS = MOE_HIDDEN / 2
 };
 
-struct router_call {
+struct moe_call {
+    struct experts_run e;
     struct rows_call rows;
-    const uint8_t *w;
-    size_t row_bytes;
-    int units, experts;
+    const uint8_t *router;
+    size_t router_bytes; /* of an expert */
     const float *bias;
-    uint32_t *key;
-    float *score;
-    uint16_t *lanes; /* [rows, hidden] normed, in lanes order */
+    unsigned *arrived; /* [2], 0 */
 };
 
-template <int R>
-static __global__ __launch_bounds__(ROUTER_THREADS) void moe_router(const struct router_call c)
+/* Shared memory of R rows. It begins with the rows (rows.cuh), where those that gate and up have
+ * made are later. From 64 KB on (tile_table_at) there is the table, and behind it the codes of gate
+ * and up. */
+template <int R> struct moe_place {
+    enum {
+        NORMED = R * (MOE_HIDDEN + MOE_HIDDEN + CUDA_LANES * ROWS_PIECE) * 2 + 16,
+        INNER = R * MOE_SLOTS * MOE_WIDTH * 2,
+        EXCHANGE = ((int)NORMED > (int)INNER ? (int)NORMED : (int)INNER),
+        ODD = EXCHANGE + MOE_SLOTS * 32 * 16,
+        OUT = ODD + R * MOE_SLOTS * INNER_WORDS / 32 * 4,
+        MIX = OUT + R * MOE_SLOTS * TILE_OUTPUTS * 4,
+        CHOSEN = MIX + R * MOE_TOP_K * 4,
+        BARRIERS = CHOSEN + R * MOE_TOP_K * 4,
+        FRONT = (BARRIERS + (COPIES + UP_PAIRS) * 8 + 127) / 128 * 128,
+        BEHIND = UP_PAIRS * UP_BYTES,
+        DOWN_IN_FRONT = FRONT + MOE_SLOTS * DOWN_BYTES + 1024 <= NVFP4_TABLE_BYTES,
+        BYTES = 2 * NVFP4_TABLE_BYTES + BEHIND
+    };
+    static_assert(2 * MOE_SLOTS * DOWN_BYTES <= (int)BEHIND, "two rows' down");
+    static_assert((int)MIX % 8 == 0 && (int)BARRIERS % 8 == 0, "aligned");
+    static_assert(FRONT + 1024 <= NVFP4_TABLE_BYTES, "1 KB is the system's");
+};
+
+extern __shared__ __align__(16) uint8_t moe_memory[];
+
+static __device__ __forceinline__ uint8_t *moe_behind(void)
 {
-    const int lane = threadIdx.x % CUDA_LANES;
-    const int expert = (int)blockIdx.x * ROUTER_OUTPUTS + (int)threadIdx.x / CUDA_LANES;
-    const uint8_t *from = c.w + (size_t)expert * c.row_bytes + lane * 16;
-    uint4 w[ROUTER_UNITS], norm[ROWS_PIECES];
-    float acc[R] = {};
-    pdl_launch_next();
-#pragma unroll
-    for (int u = 0; u < ROUTER_UNITS; u++)
-        if (u < c.units)
-            w[u] = load_stream(from + u * CUDA_LANES * 16);
-    rows_take_norm<true>(c.rows, norm);
-    const float bias = c.bias[expert];
-    pdl_wait();
-    rows_stage<R, true>(c.rows, norm);
-    const int pieces = c.rows.inputs / ROWS_PIECE;
-    for (int r = (int)blockIdx.x; r < R; r += (int)gridDim.x) /* kept for the next kernel */
-        for (int i = threadIdx.x; i < pieces; i += ROUTER_THREADS)
-            ((uint4 *)c.lanes)[r * pieces + i] = rows_shared[r * pieces + i];
-#pragma unroll
-    for (int u = 0; u < ROUTER_UNITS; u++)
-        if (u < c.units)
-#pragma unroll
-            for (int r = 0; r < R; r++)
-                acc[r] = lanes_dot(w[u], rows_shared[r * pieces + u * CUDA_LANES + lane], acc[r]);
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        const float logit = rounded(lanes_sum(acc[r]));
-        if (lane == r) {
-            const float score = elementary_sigmoid(logit);
-            c.score[r * c.experts + expert] = score;
-            c.key[r * c.experts + expert] = route_key(score + bias);
-        }
+    return moe_memory + tile_table_at(moe_memory) + NVFP4_TABLE_BYTES;
+}
+
+/* Down's weights, for several rows where those of gate and up were; before, the router's. */
+template <int R> static __device__ __forceinline__ uint8_t *moe_down_weights(void)
+{
+    typedef struct moe_place<R> place;
+    return place::DOWN_IN_FRONT ? moe_memory + place::FRONT : moe_behind();
+}
+
+/* ---- Copies of whole rows, by bulk or by the pair's threads ---- */
+
+template <int R> static __device__ __forceinline__ uint64_t *moe_barrier(int number)
+{
+    return (uint64_t *)(moe_memory + moe_place<R>::BARRIERS) + number;
+}
+
+/* `bytes` from each of the two places, by a pair of warps. */
+static __device__ __forceinline__ void pair_copy(void *shared, const uint8_t *global, int bytes,
+                                                 uint64_t *barrier)
+{
+    if (PTX_HOPPER) {
+        if (threadIdx.x % 64 == 0)
+            bulk_copy(shared, global, (unsigned)bytes, barrier);
+    } else {
+        for (int i = (int)threadIdx.x % 64 * 16; i < bytes; i += 64 * 16)
+            copy_async((uint8_t *)shared + i, global + i);
     }
 }
 
-/* ---- Which experts, and whose rows ---- */
-
-/* A tile is an expert that some row chose, or the shared one (the last), with its members: entries
- * r * slots + slot. One warp fills it. */
-struct moe_tiles {
-    int chosen[MOE_ROWS * MOE_TOP_K];
-    int expert[MOE_TILES], count[MOE_TILES];
-    int member[MOE_TILES][MOE_ROWS];
-    int tiles;
-};
-
-static __device__ __forceinline__ void find_tiles(const struct experts_run &e, struct moe_tiles *t)
+static __device__ __forceinline__ void pair_expect(uint64_t *barrier, int bytes)
 {
-    const int lane = threadIdx.x % 32, entries = e.rows * e.top_k;
-    const int expert = lane < entries ? t->chosen[lane] : -1 - lane;
-    const unsigned same = __match_any_sync(0xffffffffu, expert);
-    const bool leads = lane < entries && __ffs((int)same) - 1 == lane;
-    const unsigned leaders = __ballot_sync(0xffffffffu, leads);
-    const int tiles = __popc(leaders), mine = __popc(leaders & ((1u << lane) - 1));
-    if (leads) {
-        unsigned left = same;
-        int n = 0;
-        for (; left != 0; left &= left - 1) {
-            const int entry = __ffs((int)left) - 1;
-            t->member[mine][n++] = entry / e.top_k * e.slots + entry % e.top_k;
-        }
-        t->expert[mine] = expert;
-        t->count[mine] = n;
+    if (PTX_HOPPER && threadIdx.x % 64 == 0)
+        bulk_expect(barrier, (unsigned)bytes);
+}
+
+/* Until what a pair copied in its turn `turn` of that barrier is there. */
+template <int R> static __device__ __forceinline__ void pair_wait(uint64_t *barrier, int turn)
+{
+    if (PTX_HOPPER) {
+        bulk_wait(barrier, (unsigned)turn);
+    } else {
+        copy_wait<0>();
+        pair_barrier((unsigned *)moe_barrier<R>(COPIES), (int)threadIdx.x / 64);
     }
-    if (lane < e.rows)
-        t->member[tiles][lane] = lane * e.slots + e.top_k;
-    if (lane == 0) {
-        t->expert[tiles] = e.experts;
-        t->count[tiles] = e.rows;
-        t->tiles = tiles + 1;
-    }
-    __syncwarp();
+}
+
+template <int R>
+static __device__ __forceinline__ int moe_expert(const struct experts_run &e, int entry)
+{
+    const int row = R == 1 ? 0 : entry / e.slots, slot = entry - row * e.slots;
+    const int *chosen = (const int *)(moe_memory + moe_place<R>::CHOSEN);
+    return slot < e.top_k ? chosen[row * MOE_TOP_K + slot] : e.experts;
 }
 
 /* ---- Gate and up ---- */
 
-extern __shared__ __align__(16) uint8_t moe_memory[];
-
-struct up_item {
-    uint4 code[UP_GROUPS][2];
-    uint2 scale[2];
-};
-
-static __device__ __forceinline__ void up_load(const struct experts_run &e, int expert, int output,
-                                               int groups, int lane, struct up_item *w)
+/* Gate's rows, up's rows; their scales. */
+template <int R> static __device__ __forceinline__ void up_begin(const struct moe_call &c, int tile)
 {
-    const struct cuda_experts *const of[2] = {&e.gate, &e.up};
+    const int pair = (int)threadIdx.x / 64, output = tile % UP_TILES * UP_OUTPUTS;
+    uint8_t *to = moe_behind() + pair * UP_BYTES;
+    uint64_t *barrier = moe_barrier<R>(pair);
+    const size_t expert = (size_t)moe_expert<R>(c.e, tile / UP_TILES);
+    pair_expect(barrier, UP_BYTES);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        const uint8_t *data = of[m]->first.data + (size_t)expert * of[m]->data_stride +
-                              (size_t)output * of[m]->first.row_bytes + lane * 16;
-        const uint8_t *scales = of[m]->first.scales + (size_t)expert * of[m]->scale_stride +
-                                (size_t)output * of[m]->first.scale_bytes;
-#pragma unroll
-        for (int g = 0; g < UP_GROUPS; g++)
-            if (g < groups)
-                w->code[g][m] = load_stream(data + g * CUDA_LANES * 16);
-        /* two halves of 16 bytes a group; a lane takes 8 */
-        if (lane < 4 * groups)
-            w->scale[m] = load_stream8(scales + lane * 8);
+        const struct cuda_experts &of = m == 0 ? c.e.gate : c.e.up;
+        pair_copy(to + m * UP_OUTPUTS * UP_ROW,
+                  of.first.data + expert * of.data_stride + (size_t)(output * UP_ROW),
+                  UP_OUTPUTS * UP_ROW, barrier);
+        pair_copy(to + TILE_OUTPUTS * UP_ROW + m * UP_OUTPUTS * UP_SCALES,
+                  of.first.scales + expert * of.scale_stride + (size_t)(output * UP_SCALES),
+                  UP_OUTPUTS * UP_SCALES, barrier);
     }
+    copy_commit();
 }
 
-static __device__ __forceinline__ void put_scales(uint2 bytes, float *to)
-{
-    const uint32_t word[2] = {bytes.x, bytes.y};
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        *(float4 *)(to + 4 * i) =
-            make_float4(nvfp4_scale(word[i] & 0xffu), nvfp4_scale(word[i] >> 8 & 0xffu),
-                        nvfp4_scale(word[i] >> 16 & 0xffu), nvfp4_scale(word[i] >> 24));
-}
-
-template <int M>
-static __device__ __forceinline__ void
-up_multiply(const struct experts_run &e, const struct up_item *w, const float *scales,
-            const float *x, int groups, const int *member, int n, int output, int lane)
-{
-    const int blocks = groups * NVFP4_GROUP_BLOCKS;
-    const float *row[M];
-    float acc[2][M] = {};
-#pragma unroll
-    for (int i = 0; i < M; i++)
-        row[i] = x + member[i < n ? i : 0] / e.slots * e.hidden + lane * 4;
-#pragma unroll
-    for (int g = 0; g < UP_GROUPS; g++) {
-        if (g < groups) {
-            const float *const scale[2] = {
-                scales + nvfp4_scales_at(blocks, 2, 0, 0, lane / 8) + g * NVFP4_GROUP_BLOCKS,
-                scales + nvfp4_scales_at(blocks, 2, 0, 1, lane / 8) + g * NVFP4_GROUP_BLOCKS};
-            const float *at[M];
-#pragma unroll
-            for (int i = 0; i < M; i++)
-                at[i] = row[i] + g * CUDA_NVFP4_GROUP;
-            nvfp4_group<2, M>(moe_memory, w->code[g], scale, at, acc);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < M; i++) {
-        const float gate = rounded(lanes_sum(acc[0][i])), up = rounded(lanes_sum(acc[1][i]));
-        if (lane == i && i < n)
-            e.inner[(size_t)member[i] * (size_t)e.width + (size_t)output] = silu_up(gate, up);
-    }
-}
-
-struct up_layout {
-    int rows_at, scales_at, tiles_at, bytes;
-};
-
-static __host__ __device__ __forceinline__ struct up_layout up_lay_out(int rows, int hidden)
-{
-    struct up_layout p;
-    const int blocks = hidden / CUDA_BLOCK;
-    p.rows_at = NVFP4_TABLE_BYTES;
-    p.scales_at = p.rows_at + rows * hidden * (int)sizeof(float);
-    p.tiles_at = p.scales_at + MOE_HALVES / 2 * nvfp4_scales_floats(blocks, 2) * (int)sizeof(float);
-    p.bytes = p.tiles_at + (int)sizeof(struct moe_tiles);
-    return p;
-}
-
+/* A slot's rows of a tile of outputs, for row r. */
 template <int R>
-static __global__ __launch_bounds__(MOE_THREADS, 1) void moe_up(const struct experts_run e)
+static __device__ __forceinline__ void down_begin(const struct moe_call &c, int tile, int r)
 {
-    const struct up_layout p = up_lay_out(R, e.hidden);
-    float *x = (float *)(moe_memory + p.rows_at);
-    struct moe_tiles *tiles = (struct moe_tiles *)(moe_memory + p.tiles_at);
-    const int thread = (int)threadIdx.x, half = thread / CUDA_LANES, lane = thread % CUDA_LANES;
-    const int groups = e.hidden / CUDA_NVFP4_GROUP, blocks = e.hidden / CUDA_BLOCK;
-    float *scales =
-        (float *)(moe_memory + p.scales_at) + half * (nvfp4_scales_floats(blocks, 2) / 2);
-
-    nvfp4_fill_table(moe_memory, thread, MOE_THREADS);
-    pdl_wait();
-    pdl_launch_next(); /* not before: the next kernel reads the router's results as it starts */
-    if (thread < 32) {
-#pragma unroll
-        for (int r = 0; r < R; r++)
-            route_row(e.key + (size_t)r * (size_t)e.experts, e.experts, e.top_k, thread,
-                      tiles->chosen + r * e.top_k);
-        find_tiles(e, tiles);
-    } else {
-        /* rows come in lanes order: four blocks a piece */
-        for (int i = thread - 32; i < R * e.hidden / ROWS_PIECE; i += MOE_THREADS - 32) {
-            const uint4 v = load_fresh(e.normed + (size_t)i * ROWS_PIECE);
-            const int group = i / CUDA_LANES, at = i % CUDA_LANES;
-            float4 *to = (float4 *)x + group * 2 * CUDA_LANES + at;
-            to[0] = make_float4(bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y));
-            to[CUDA_LANES] =
-                make_float4(bf16_low(v.z), bf16_high(v.z), bf16_low(v.w), bf16_high(v.w));
-        }
+    const int slot = (int)threadIdx.x / 64, stage = R == 1 ? 0 : r % 2 * MOE_SLOTS;
+    if (slot < c.e.slots && r < R && tile < DOWN_TILES) {
+        uint8_t *to = moe_down_weights<R>() + (stage + slot) * DOWN_BYTES;
+        uint64_t *barrier = moe_barrier<R>(UP_PAIRS + stage + slot);
+        const struct cuda_experts &of = c.e.down;
+        const size_t expert = (size_t)moe_expert<R>(c.e, r * c.e.slots + slot);
+        pair_expect(barrier, DOWN_BYTES);
+        pair_copy(
+            to, of.first.data + expert * of.data_stride + (size_t)(tile * TILE_OUTPUTS * DOWN_ROW),
+            TILE_OUTPUTS * DOWN_ROW, barrier);
+        pair_copy(to + TILE_OUTPUTS * DOWN_ROW,
+                  of.first.scales + expert * of.scale_stride +
+                      (size_t)(tile * TILE_OUTPUTS * DOWN_SCALES),
+                  TILE_OUTPUTS * DOWN_SCALES, barrier);
     }
-    __syncthreads();
+    copy_commit();
+}
 
-    const int items = tiles->tiles * e.width, step = (int)gridDim.x * MOE_HALVES;
-    struct up_item w;
-    int item = (int)blockIdx.x * MOE_HALVES + half;
-    const int mine = item;
-    if (item < items)
-        up_load(e, tiles->expert[item / e.width], item % e.width, groups, lane, &w);
-    /* Both half-warps of a warp go round together. */
-    for (; item - (mine & 1) < items; item += step) {
-        const bool here = item < items;
-        const int tile = here ? item / e.width : 0, output = item % e.width;
-        __syncwarp();
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-            if (here && lane < 4 * groups)
-                put_scales(w.scale[m], scales +
-                                           nvfp4_scales_at(blocks, 2, 0, m, lane / (2 * groups)) +
-                                           lane % (2 * groups) * 8);
-        __syncwarp();
-        const struct up_item now = w;
-        if (item + step < items)
-            up_load(e, tiles->expert[(item + step) / e.width], (item + step) % e.width, groups,
-                    lane, &w);
-        const int *member = tiles->member[tile];
-        const int n = here ? tiles->count[tile] : 0;
-        if (R == 1) {
-            up_multiply<1>(e, &now, scales, x, groups, member, n, output, lane);
-        } else {
-            const int most = max(n, __shfl_xor_sync(0xffffffffu, n, 16));
-            if (most <= 1)
-                up_multiply<1>(e, &now, scales, x, groups, member, n, output, lane);
-            else if (most == 2)
-                up_multiply<2>(e, &now, scales, x, groups, member, n, output, lane);
-            else
-                up_multiply<R>(e, &now, scales, x, groups, member, n, output, lane);
+/* Each pair goes its own way. Its first tile is under way. */
+template <int R> static __device__ __forceinline__ void moe_up(const struct moe_call &c)
+{
+    typedef struct moe_place<R> place;
+    const struct experts_run &e = c.e;
+    const int pair = (int)threadIdx.x / 64, half = (int)threadIdx.x / 32 % 2;
+    const int lane = (int)threadIdx.x % 32, tiles = R * e.slots * UP_TILES;
+    const int step = UP_PAIRS * (int)gridDim.x;
+    float4 *exchange = (float4 *)(moe_memory + place::EXCHANGE) + pair * 32 + lane;
+    const uint8_t *from = moe_behind() + pair * UP_BYTES;
+    const struct tile_rows rows = {from,      from + TILE_OUTPUTS * UP_ROW,
+                                   UP_ROW,    UP_OUTPUTS * UP_ROW,
+                                   UP_SCALES, UP_OUTPUTS * UP_SCALES};
+    int tile = (int)blockIdx.x + pair % UP_PAIRS * (int)gridDim.x, turn = 0;
+    /* Down is copied behind what gate and up wait for. */
+    if (place::DOWN_IN_FRONT && (pair >= UP_PAIRS || tile >= tiles)) {
+        if (PTX_HOPPER && tile < tiles)
+            bulk_wait(moe_barrier<R>(pair % UP_PAIRS), 0);
+        down_begin<R>(c, (int)blockIdx.x, 0);
+    }
+    if (pair >= UP_PAIRS)
+        return;
+    for (; tile < tiles; tile += step, turn++) {
+        const int entry = tile / UP_TILES, row = R == 1 ? 0 : entry / e.slots;
+        pair_wait<R>(moe_barrier<R>(pair), turn);
+        if (place::DOWN_IN_FRONT && turn == 0)
+            down_begin<R>(c, (int)blockIdx.x, 0);
+        const float4 acc = tile_multiply(
+            moe_memory, rows, half, UP_GROUPS, rows_shared + row * (MOE_HIDDEN / ROWS_PIECE),
+            (const uint32_t *)(moe_memory + place::ODD) + row * (ROW_WORDS / 32));
+        if (half == 1)
+            *exchange = acc;
+        pair_barrier((unsigned *)moe_barrier<R>(COPIES), pair);
+        if (half == 0) {
+            const float2 sums = tile_sum(acc, *exchange); /* of gate, of up */
+            const uint16_t inner = silu_up(rounded(sums.x), rounded(sums.y));
+            if (lane % 4 == 0)
+                e.inner[(size_t)(tile * UP_OUTPUTS + lane / 4)] = inner;
         }
+        if (!PTX_HOPPER) /* what is copied next goes where the other warp has read */
+            pair_barrier((unsigned *)moe_barrier<R>(COPIES), pair);
+        if (tile + step < tiles)
+            up_begin<R>(c, tile + step);
     }
 }
 
 /* ---- Down, mixture, residual ---- */
 
-struct down_layout {
-    int rows_at, scales_at, out_at, mix_at, tiles_at, bytes;
-};
-
-static __host__ __device__ __forceinline__ struct down_layout down_lay_out(int rows, int slots)
+/* The rows that gate and up have made, in lanes order, where the normed rows were. */
+template <int R> static __device__ __forceinline__ void moe_take_inner(const struct moe_call &c)
 {
-    struct down_layout p;
-    p.rows_at = NVFP4_TABLE_BYTES;
-    p.scales_at = p.rows_at + rows * slots * DOWN_WIDTH * (int)sizeof(float);
-    p.out_at = p.scales_at + MOE_HALVES / 2 * nvfp4_scales_floats(NVFP4_GROUP_BLOCKS, DOWN_BATCH) *
-                                 (int)sizeof(float);
-    p.mix_at = p.out_at + rows * slots * DOWN_OUTPUTS * (int)sizeof(float);
-    p.tiles_at = p.mix_at + rows * MOE_TOP_K * (int)sizeof(float);
-    p.bytes = p.tiles_at + (int)sizeof(struct moe_tiles);
-    return p;
-}
-
-template <int M>
-static __device__ __forceinline__ void down_multiply(const uint4 *code, const float *scale,
-                                                     const float *x, const int *member, int n,
-                                                     float *out, int output, int lane)
-{
-    const float *const scales[1] = {scale};
-    const float *at[M];
-    float acc[1][M] = {};
-#pragma unroll
-    for (int i = 0; i < M; i++)
-        at[i] = x + member[i < n ? i : 0] * DOWN_WIDTH + lane * 4;
-    nvfp4_group<1, M>(moe_memory, code, scales, at, acc);
-#pragma unroll
-    for (int i = 0; i < M; i++) {
-        const float v = rounded(lanes_sum(acc[0][i]));
-        if (lane == i && i < n)
-            out[member[i] * DOWN_OUTPUTS + output] = v;
-    }
-}
-
-/* Of one row: registers are kept to what lets the next layer's projections beside a block. */
-static constexpr int down_blocks(int rows)
-{
-    return rows == 1 ? 2 : 1;
+    const int rows = R * c.e.slots, pieces = rows * (MOE_WIDTH / ROWS_PIECE);
+    uint32_t *to = (uint32_t *)rows_shared;
+    for (int i = (int)threadIdx.x; i < pieces; i += MOE_THREADS)
+        rows_put_lanes(to + i / (MOE_WIDTH / ROWS_PIECE) * INNER_WORDS,
+                       i % (MOE_WIDTH / ROWS_PIECE),
+                       load_fresh(c.e.inner + (size_t)i * ROWS_PIECE));
+    __syncthreads();
+    tile_find_odd(to, rows * INNER_WORDS, (uint32_t *)(moe_memory + moe_place<R>::ODD));
+    __syncthreads();
 }
 
 template <int R>
-static __global__ __launch_bounds__(MOE_THREADS,
-                                    down_blocks(R)) void moe_down(const struct experts_run e)
+static __device__ __forceinline__ void moe_mix(const struct moe_call &c, int tile, float before)
 {
-    const struct down_layout p = down_lay_out(R, e.slots);
-    float *x = (float *)(moe_memory + p.rows_at), *out = (float *)(moe_memory + p.out_at);
-    float *mix = (float *)(moe_memory + p.mix_at);
-    struct moe_tiles *tiles = (struct moe_tiles *)(moe_memory + p.tiles_at);
-    const int thread = (int)threadIdx.x, half = thread / CUDA_LANES, lane = thread % CUDA_LANES;
-    const int first = (int)blockIdx.x * DOWN_OUTPUTS;
-    float *scales = (float *)(moe_memory + p.scales_at) +
-                    half * (nvfp4_scales_floats(NVFP4_GROUP_BLOCKS, DOWN_BATCH) / 2);
-
-    pdl_launch_next();
-    nvfp4_fill_table(moe_memory, thread, MOE_THREADS);
-    /* Gate and up let this kernel start when the router had ended. */
-    if (thread < 32) {
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            route_row(e.key + (size_t)r * (size_t)e.experts, e.experts, e.top_k, thread,
-                      tiles->chosen + r * e.top_k);
-            route_mix(e.score + (size_t)r * (size_t)e.experts, tiles->chosen + r * e.top_k, e.top_k,
-                      e.normalize, thread, mix + r * MOE_TOP_K);
-        }
-        find_tiles(e, tiles);
+    const struct experts_run &e = c.e;
+    const int r = (int)threadIdx.x / TILE_OUTPUTS, output = (int)threadIdx.x % TILE_OUTPUTS;
+    const float *y =
+        (const float *)(moe_memory + moe_place<R>::OUT) + r * e.slots * TILE_OUTPUTS + output;
+    const float *mix = (const float *)(moe_memory + moe_place<R>::MIX) + r * MOE_TOP_K;
+    float sum = 0.0f;
+    for (int i = 0; i < e.top_k; i++) {
+        const float part = rounded(y[i * TILE_OUTPUTS] * mix[i]);
+        sum = i == 0 ? part : rounded(sum + part);
     }
-    __syncthreads();
+    sum = rounded(sum * e.routed_scale);
+    sum = rounded(sum + y[e.top_k * TILE_OUTPUTS]);
+    e.x[(size_t)(r * MOE_HIDDEN + tile * TILE_OUTPUTS + output)] = bf16_of(before + sum);
+}
 
-    const int items = tiles->tiles * DOWN_OUTPUTS, batch = DOWN_BATCH * MOE_HALVES;
-    bool waited = false;
-    for (int from = 0; from < items; from += batch) {
-        uint4 code[DOWN_BATCH];
-#pragma unroll
-        for (int j = 0; j < DOWN_BATCH; j++) {
-            const int item = from + j * MOE_HALVES + half;
-            const size_t expert = (size_t)tiles->expert[item < items ? item / DOWN_OUTPUTS : 0];
-            const size_t output = (size_t)(first + item % DOWN_OUTPUTS);
-            code[j] = load_stream(e.down.first.data + expert * e.down.data_stride +
-                                  output * e.down.first.row_bytes + lane * 16);
-            const uint16_t two =
-                *(const uint16_t *)(e.down.first.scales + expert * e.down.scale_stride +
-                                    output * e.down.first.scale_bytes + lane * 2);
-            __syncwarp();
-            *(float2 *)(scales + nvfp4_scales_at(NVFP4_GROUP_BLOCKS, DOWN_BATCH, 0, j, lane / 8) +
-                        lane % 8 * 2) =
-                make_float2(nvfp4_scale(two & 0xffu), nvfp4_scale((uint32_t)two >> 8));
+template <int R>
+static __device__ __forceinline__ float moe_before(const struct experts_run &e, int tile)
+{
+    const int r = (int)threadIdx.x / TILE_OUTPUTS, output = (int)threadIdx.x % TILE_OUTPUTS;
+    return r < R && tile < DOWN_TILES
+               ? bf16_float(
+                     load_fresh_one(e.x + (size_t)(r * MOE_HIDDEN + tile * TILE_OUTPUTS + output)))
+               : 0.0f;
+}
+
+/* Its first two rows are under way; a slot's pair of warps each. */
+template <int R>
+static __device__ __forceinline__ void moe_down(const struct moe_call &c, float before)
+{
+    typedef struct moe_place<R> place;
+    const struct experts_run &e = c.e;
+    const int slot = (int)threadIdx.x / 64, half = (int)threadIdx.x / 32 % 2;
+    const int lane = (int)threadIdx.x % 32;
+    float *out = (float *)(moe_memory + place::OUT);
+    float4 *exchange = (float4 *)(moe_memory + place::EXCHANGE) + slot * 32 + lane;
+    int turns[2] = {0, 0}; /* of each stage */
+    for (int tile = (int)blockIdx.x; tile < DOWN_TILES; tile += (int)gridDim.x) {
+        if (tile != (int)blockIdx.x) {
+            down_begin<R>(c, tile, 0);
+            down_begin<R>(c, tile, 1);
+            before = moe_before<R>(e, tile);
         }
-        if (!waited) {
-            waited = true;
-            pdl_wait();
-            const int all = R * e.slots * DOWN_WIDTH;
-            nvfp4_take_row(e.inner, all, all, x, thread, MOE_THREADS);
+        for (int r = 0; r < R && slot < e.slots; r++) {
+            const int entry = r * e.slots + slot, stage = R == 1 ? 0 : r % 2;
+            const uint8_t *from = moe_down_weights<R>() + (stage * MOE_SLOTS + slot) * DOWN_BYTES;
+            const struct tile_rows rows = {from,        from + TILE_OUTPUTS * DOWN_ROW,
+                                           DOWN_ROW,    TILE_OUTPUTS / 2 * DOWN_ROW,
+                                           DOWN_SCALES, TILE_OUTPUTS / 2 * DOWN_SCALES};
+            pair_wait<R>(moe_barrier<R>(UP_PAIRS + stage * MOE_SLOTS + slot), turns[stage]++);
+            const float4 acc = tile_multiply(
+                moe_memory, rows, half, 1, rows_shared + entry * (MOE_WIDTH / ROWS_PIECE),
+                (const uint32_t *)(moe_memory + place::ODD) + entry * (INNER_WORDS / 32));
+            if (half == 1)
+                *exchange = acc;
+            pair_barrier((unsigned *)moe_barrier<R>(COPIES), slot);
+            if (half == 0) {
+                const float2 sums = tile_sum(acc, *exchange);
+                if (lane % 4 < 2)
+                    out[entry * TILE_OUTPUTS + lane % 4 * 8 + lane / 4] =
+                        rounded(lane % 4 == 0 ? sums.x : sums.y);
+            }
+            if (R > 1) { /* the exchange is written again; where there was r is room */
+                pair_barrier((unsigned *)moe_barrier<R>(COPIES), slot);
+                down_begin<R>(c, tile, r + 2);
+            }
+        }
+        __syncthreads();
+        if ((int)threadIdx.x < R * TILE_OUTPUTS)
+            moe_mix<R>(c, tile, before);
+        __syncthreads();
+    }
+}
+
+/* ---- The router ---- */
+
+/* Starts to copy the weights of two experts. */
+template <int R>
+static __device__ __forceinline__ void router_begin(const struct moe_call &c, int pair)
+{
+    enum { PIECES = ROUTER_BYTES / 16 };
+    const int i = (int)threadIdx.x;
+    static_assert((int)PIECES <= (int)MOE_THREADS, "a piece each");
+    if (i < PIECES && 2 * pair < c.e.experts)
+        copy_async(moe_down_weights<R>() + i * 16,
+                   c.router + (size_t)(2 * pair + i / (PIECES / 2)) * c.router_bytes +
+                       (size_t)(i % (PIECES / 2)) * 16);
+    copy_commit();
+}
+
+/* A warp has two experts and a row. */
+template <int R>
+static __device__ __forceinline__ void moe_router(const struct moe_call &c, float bias)
+{
+    const struct experts_run &e = c.e;
+    enum { UNITS = MOE_HIDDEN / (4 * CUDA_BLOCK) };
+    const int r = (int)threadIdx.x / 32, half = (int)threadIdx.x % 32 / CUDA_LANES;
+    const int lane = (int)threadIdx.x % CUDA_LANES;
+    for (int pair = (int)blockIdx.x; 2 * pair < e.experts; pair += (int)gridDim.x) {
+        const int expert = 2 * pair + half;
+        if (pair != (int)blockIdx.x) {
             __syncthreads();
+            router_begin<R>(c, pair);
+            bias = c.bias[expert];
         }
-        __syncwarp();
+        copy_wait<0>();
+        __syncthreads();
+        if (r >= R)
+            continue;
+        const uint4 *w = (const uint4 *)(moe_down_weights<R>()) + half * UNITS * CUDA_LANES + lane;
+        const uint4 *x = rows_shared + r * (MOE_HIDDEN / ROWS_PIECE) + lane;
+        float acc = 0.0f;
 #pragma unroll
-        for (int j = 0; j < DOWN_BATCH; j++) {
-            const int item = from + j * MOE_HALVES + half;
-            const bool here = item < items;
-            const int tile = here ? item / DOWN_OUTPUTS : 0, output = item % DOWN_OUTPUTS;
-            const float *scale =
-                scales + nvfp4_scales_at(NVFP4_GROUP_BLOCKS, DOWN_BATCH, 0, j, lane / 8);
-            const int *member = tiles->member[tile];
-            const int n = here ? tiles->count[tile] : 0;
-            const int most = R == 1 ? 1 : max(n, __shfl_xor_sync(0xffffffffu, n, 16));
-            if (R == 1 || most <= 1)
-                down_multiply<1>(&code[j], scale, x, member, n, out, output, lane);
-            else if (most == 2)
-                down_multiply<2>(&code[j], scale, x, member, n, out, output, lane);
-            else
-                down_multiply<R>(&code[j], scale, x, member, n, out, output, lane);
+        for (int u = 0; u < UNITS; u++)
+            acc = lanes_dot(w[u * CUDA_LANES], x[u * CUDA_LANES], acc);
+        const float score = elementary_sigmoid(rounded(lanes_sum(acc)));
+        if (lane == 0) {
+            e.score[r * e.experts + expert] = score;
+            e.key[r * e.experts + expert] = route_key(score + bias);
         }
-    }
-    __syncthreads();
-    if (thread < R * DOWN_OUTPUTS) {
-        const int r = thread / DOWN_OUTPUTS, output = thread % DOWN_OUTPUTS;
-        const float *y = out + r * e.slots * DOWN_OUTPUTS + output;
-        uint16_t *to = e.x + (size_t)r * (size_t)e.hidden + (size_t)(first + output);
-        float sum = 0.0f;
-        for (int i = 0; i < e.top_k; i++) {
-            const float part = rounded(y[i * DOWN_OUTPUTS] * mix[r * MOE_TOP_K + i]);
-            sum = i == 0 ? part : rounded(sum + part);
-        }
-        sum = rounded(sum * e.routed_scale);
-        sum = rounded(sum + y[e.top_k * DOWN_OUTPUTS]);
-        *to = bf16_of(bf16_float(load_fresh_one(to)) + sum);
     }
 }
 
 template <int R>
-static void moe_launch(const struct cuda_launch *l, const struct cuda_ffn_run *a,
+static __global__ __launch_bounds__(MOE_THREADS, 1) void moe(const __grid_constant__ moe_call c)
+{
+    typedef struct moe_place<R> place;
+    const struct experts_run &e = c.e;
+    const int thread = (int)threadIdx.x, warp = thread / 32, block = (int)blockIdx.x;
+    const int expert = 2 * block + thread / CUDA_LANES % 2;
+    int *chosen = (int *)(moe_memory + place::CHOSEN);
+    uint4 norm[ROWS_PIECES];
+
+    if (thread == 0)
+        for (int i = 0; i < COPIES; i++)
+            bulk_init(moe_barrier<R>(i));
+    pair_barrier_init((unsigned *)moe_barrier<R>(COPIES),
+                      UP_PAIRS > MOE_SLOTS ? UP_PAIRS : MOE_SLOTS);
+    router_begin<R>(c, block);
+    rows_take_norm<true>(c.rows, norm);
+    const float bias = expert < e.experts ? c.bias[expert] : 0.0f;
+    pdl_wait();
+    /* Not before: so nothing that starts early can meet a kernel before this one's predecessor. */
+    pdl_launch_next();
+    if (block == 0 && thread == 0)
+        c.arrived[1] = 0;
+    rows_stage<R, true>(c.rows, norm, [&]() {
+        nvfp4_fill_table(moe_memory + tile_table_at(moe_memory), thread, MOE_THREADS);
+    });
+    tile_find_odd((const uint32_t *)rows_shared, R * ROW_WORDS,
+                  (uint32_t *)(moe_memory + place::ODD));
+    moe_router<R>(c, bias);
+
+    __syncthreads();
+    if (thread == 0)
+        grid_arrive(&c.arrived[0]);
+    if (warp < R) {
+        grid_wait(&c.arrived[0], gridDim.x);
+        route_row(e.key + (size_t)warp * (size_t)e.experts, e.experts, e.top_k, thread % 32,
+                  chosen + warp * MOE_TOP_K);
+    }
+    __syncthreads();
+
+    const int pair = thread / 64, tile = block + pair * (int)gridDim.x;
+    if (pair < UP_PAIRS && tile < R * e.slots * UP_TILES)
+        up_begin<R>(c, tile);
+    moe_up<R>(c);
+
+    __syncthreads();
+    if (thread == 0)
+        grid_arrive(&c.arrived[1]);
+    if (!place::DOWN_IN_FRONT) { /* where gate and up were */
+        down_begin<R>(c, block, 0);
+        down_begin<R>(c, block, 1);
+    }
+    const float before = moe_before<R>(e, block);
+    const int row = warp - MOE_WARPS + R; /* the last warps */
+    if (row >= 0)
+        route_mix(e.score + (size_t)row * (size_t)e.experts, chosen + row * MOE_TOP_K, e.top_k,
+                  e.normalize, thread % 32, (float *)(moe_memory + place::MIX) + row * MOE_TOP_K);
+    if (warp == 0)
+        grid_wait(&c.arrived[1], gridDim.x);
+    __syncthreads();
+    if (block == 0 && thread == 0)
+        c.arrived[0] = 0; /* all have gone by */
+    moe_take_inner<R>(c);
+    moe_down<R>(c, before);
+}
+
+template <int R>
+static bool moe_launch(const struct cuda_launch *l, const struct cuda_ffn_run *a,
                        const struct experts_run *e)
 {
-    struct router_call c = {};
+    const size_t bytes = moe_place<R>::BYTES;
+    struct moe_call c = {};
+    if (bytes > l->device->shared_most)
+        return false;
+    c.e = *e;
     c.rows.x = a->x;
     c.rows.norm = a->w->norm;
-    c.rows.x_stride = (size_t)a->hidden;
-    c.rows.inputs = a->hidden;
+    c.rows.x_stride = MOE_HIDDEN;
+    c.rows.inputs = MOE_HIDDEN;
     c.rows.eps = a->w->block->eps;
-    c.w = a->w->router.data;
-    c.row_bytes = a->w->router.row_bytes;
-    c.units = a->hidden / CUDA_BF16_GROUP;
-    c.experts = e->experts;
+    rows_bytes(&c.rows, R, true);
+    c.router = a->w->router.data;
+    c.router_bytes = a->w->router.row_bytes;
     c.bias = a->w->selection_bias;
-    c.key = e->key;
-    c.score = e->score;
-    c.lanes = e->normed;
-    const int bytes = rows_bytes(&c.rows, R, true);
-    cuda_meter_stage(METER_ROUTER);
-    cuda_launch(l, "moe_router", moe_router<R>, dim3((unsigned)(e->experts / ROUTER_OUTPUTS)),
-                dim3(ROUTER_THREADS), (size_t)bytes, c);
+    c.arrived = e->arrived;
     cuda_meter_stage(METER_EXPERTS);
-    cuda_launch(l, "moe_up", moe_up<R>, dim3((unsigned)l->device->multiprocessors),
-                dim3(MOE_THREADS), (size_t)up_lay_out(R, e->hidden).bytes, *e);
-    cuda_launch(l, "moe_down", moe_down<R>, dim3((unsigned)(e->hidden / DOWN_OUTPUTS)),
-                dim3(MOE_THREADS), (size_t)down_lay_out(R, e->slots).bytes, *e);
+    cuda_launch_together(l, "moe", moe<R>, dim3((unsigned)l->device->multiprocessors),
+                         dim3(MOE_THREADS), bytes, c);
+    return true;
 }
 
 static bool is_nvfp4(const struct cuda_experts *m)
 {
     return m->first.format == WEIGHT_NVFP4 && m->first.in == m->first.padded &&
-           m->first.scale_bytes % 8 == 0 && m->scale_stride % 8 == 0;
+           m->first.row_bytes == (size_t)m->first.in / 2 &&
+           m->first.scale_bytes == (size_t)m->first.in / 16;
 }
 
 bool cuda_moe(const struct cuda_launch *l, const struct cuda_ffn_run *a,
               const struct experts_run *e)
 {
     const struct cuda_matrix *router = &a->w->router;
-    if (a->rows > MOE_ROWS || !e->shared || e->top_k > MOE_TOP_K || e->width != DOWN_WIDTH ||
-        e->hidden % CUDA_NVFP4_GROUP != 0 || e->hidden > UP_GROUPS * CUDA_NVFP4_GROUP ||
-        e->experts % ROUTER_OUTPUTS != 0 || router->format != WEIGHT_BF16 || !is_nvfp4(&e->gate) ||
+    if (!e->shared || e->top_k > MOE_TOP_K || e->width != MOE_WIDTH || e->hidden != MOE_HIDDEN ||
+        e->experts % 2 != 0 || router->format != WEIGHT_BF16 || !is_nvfp4(&e->gate) ||
         !is_nvfp4(&e->up) || !is_nvfp4(&e->down) || (uintptr_t)a->x % 16 != 0 ||
-        (uintptr_t)a->w->norm % 16 != 0 ||
-        (size_t)up_lay_out(a->rows, e->hidden).bytes > l->device->shared_most ||
-        (size_t)down_lay_out(a->rows, e->slots).bytes > l->device->shared_most)
+        (uintptr_t)a->w->norm % 16 != 0)
         return false;
     switch (a->rows) {
     case 1:
-        moe_launch<1>(l, a, e);
-        break;
+        return moe_launch<1>(l, a, e);
     case 2:
-        moe_launch<2>(l, a, e);
-        break;
+        return moe_launch<2>(l, a, e);
     case 3:
-        moe_launch<3>(l, a, e);
-        break;
+        return moe_launch<3>(l, a, e);
+    case 4:
+        return moe_launch<4>(l, a, e);
     default:
-        moe_launch<4>(l, a, e);
+        return false;
     }
-    return true;
 }

@@ -35,6 +35,58 @@ static __device__ __forceinline__ void pdl_wait(void)
 #endif
 }
 
+/* A barrier of two neighbouring warps, number threadIdx.x / 64 of the block. counters: [pairs] in
+ * shared memory, for emulated builds; 0 by pair_barrier_init and a barrier of the block. */
+static __device__ __forceinline__ void pair_barrier_init(unsigned *counters, int pairs)
+{
+#ifdef CUDA_EMULATED
+    for (int i = (int)threadIdx.x; i < pairs; i += (int)blockDim.x)
+        counters[i] = 0;
+#else
+    (void)counters;
+    (void)pairs;
+#endif
+}
+static __device__ __forceinline__ void pair_barrier(unsigned *counters, int pair)
+{
+#ifdef CUDA_EMULATED
+    const unsigned end = (counters[pair]++ / 64 + 1) * 64;
+    while (*(volatile unsigned *)&counters[pair] < end)
+        emulator_yield();
+#else
+    (void)counters;
+    asm volatile("bar.sync %0, 64;" : : "r"(pair + 1) : "memory");
+#endif
+}
+
+/* ---- Blocks that wait for each other, in a launch whose blocks are all there at once
+ * (cuda_launch_together) ---- */
+
+/* By one thread, behind a barrier of its block: what the block wrote is there for those that have
+ * waited. */
+static __device__ __forceinline__ void grid_arrive(unsigned *arrived)
+{
+#ifdef CUDA_EMULATED
+    ++*arrived;
+#else
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" : : "l"(arrived) : "memory");
+#endif
+}
+
+/* Until `blocks` have arrived. What the others wrote is then read past L1. */
+static __device__ __forceinline__ void grid_wait(const unsigned *arrived, unsigned blocks)
+{
+#ifdef CUDA_EMULATED
+    while (*(const volatile unsigned *)arrived < blocks)
+        emulator_yield();
+#else
+    unsigned n;
+    do
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(arrived) : "memory");
+    while (n < blocks);
+#endif
+}
+
 /* ---- Clusters (launch.cuh), from compute capability 9.0 on; not emulated ----
  *
  * A block gathers what the blocks of its cluster send into its shared memory: each sends some
@@ -153,6 +205,17 @@ static __device__ __forceinline__ uint2 load_stream8(const void *p)
 #endif
 }
 
+static __device__ __forceinline__ uint32_t load_stream4(const void *p)
+{
+#ifdef CUDA_EMULATED
+    return *(const uint32_t *)p;
+#else
+    uint32_t v;
+    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+#endif
+}
+
 /* 16 bytes from device to shared memory, without waiting; both aligned to 16. */
 static __device__ __forceinline__ void copy_async(void *shared, const void *global)
 {
@@ -182,6 +245,79 @@ template <int left> static __device__ __forceinline__ void copy_wait(void)
     emulator_copy_wait(left);
 #else
     asm volatile("cp.async.wait_group %0;" : : "n"(left) : "memory");
+#endif
+}
+
+/* ---- Bulk copies, from compute capability 9.0 on; not emulated ----
+ *
+ * They go past the threads' own path to memory, which loads and stores of a block share. A barrier,
+ * a uint64_t in shared memory, counts the bytes that have come. */
+
+/* By one thread of those that will wait, before its first bulk_expect. */
+static __device__ __forceinline__ void bulk_init(uint64_t *barrier)
+{
+#if PTX_HOPPER
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
+                 "fence.mbarrier_init.release.cluster;"
+                 :
+                 : "r"((unsigned)__cvta_generic_to_shared(barrier))
+                 : "memory");
+#else
+    (void)barrier;
+#endif
+}
+
+/* By one thread, before the copies of a turn: how many bytes they are. */
+static __device__ __forceinline__ void bulk_expect(uint64_t *barrier, unsigned bytes)
+{
+#if PTX_HOPPER
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :
+                 : "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(bytes)
+                 : "memory");
+#else
+    (void)barrier;
+    (void)bytes;
+#endif
+}
+
+/* bytes: a multiple of 16; both addresses too. */
+static __device__ __forceinline__ void bulk_copy(void *shared, const void *global, unsigned bytes,
+                                                 uint64_t *barrier)
+{
+#if PTX_HOPPER
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];"
+                 :
+                 : "r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global), "r"(bytes),
+                   "r"((unsigned)__cvta_generic_to_shared(barrier))
+                 : "memory");
+#else
+    (void)shared;
+    (void)global;
+    (void)bytes;
+    (void)barrier;
+#endif
+}
+
+/* Until the copies of turn `turn` have come. */
+static __device__ __forceinline__ void bulk_wait(uint64_t *barrier, unsigned turn)
+{
+#if PTX_HOPPER
+    unsigned done;
+    do
+        asm volatile("{\n\t"
+                     ".reg .pred p;\n\t"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t"
+                     "}"
+                     : "=r"(done)
+                     : "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(turn & 1)
+                     : "memory");
+    while (!done);
+#else
+    (void)barrier;
+    (void)turn;
 #endif
 }
 
@@ -236,6 +372,21 @@ static __device__ __forceinline__ void mma_bf16(float d[4], const uint32_t a[4],
         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+/* d = a b, as above. */
+static __device__ __forceinline__ void mma_bf16_product(float d[4], const uint32_t a[4],
+                                                        const uint32_t b[2])
+{
+#ifdef CUDA_EMULATED
+    d[0] = d[1] = d[2] = d[3] = 0.0f;
+    mma_bf16(d, a, b);
+#else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.0f));
 #endif
 }
 

@@ -1,8 +1,9 @@
 /* Few rows past weights that stream through shared memory. A half-warp owns O outputs, a thread its
- * lane; each thread has a ring of its own, which it fills by asynchronous copies and reads back
- * itself, so that nothing but its own copies is waited for. The ring is deep (100 KB and more on a
- * multiprocessor) and filled before the rows are there: what comes before, the norm and the waiting
- * for them are hidden behind it. */
+ * lane. The ring is deep (100 KB and more on a multiprocessor) and filled before the rows are
+ * there: what comes before, the norm and the waiting for them are hidden behind it. From compute
+ * capability 9.0 on a warp has a ring, which its first thread fills by bulk copies; before, each
+ * thread has a ring of its own, which it fills by asynchronous copies and reads back itself. Either
+ * way nothing but a warp's own copies is waited for. */
 #include "engine/compute/cuda/ring.cuh"
 
 #include "engine/compute/cuda/arithmetic.cuh"
@@ -24,7 +25,7 @@ struct ring_call {
     uint16_t *y;
     bool add;
     /* offsets in shared memory */
-    int sums_at, scales_at, ring_at;
+    int sums_at, scales_at, barriers_at, ring_at;
 };
 
 /* Sums of the rows over groups of 32 inputs: pairs first, then the tree of halves. */
@@ -66,20 +67,106 @@ static constexpr int ring_blocks(int rows)
     return rows == 1 ? 2 : 1;
 }
 
-/* O outputs each half-warp; rings of D units for each output, B of which are copied as one group.
- * Few blocks of many threads: a multiprocessor stages the rows once. */
+/* Where a warp's weights are on their way. O outputs each half-warp; room for GROUPS groups of B
+ * units of each. */
+template <int O, int B, int GROUPS> struct ring {
+    const uint8_t *w; /* a thread's own lane of its first output; bulk: of the warp's first */
+    size_t row_bytes;
+    int outputs; /* that there are: of the half-warp; bulk: of the warp */
+    uint8_t *room;
+    uint64_t *barriers;
+};
+
+template <int O, int B, int GROUPS>
+static __device__ __forceinline__ void ring_open(const struct ring_call &c,
+                                                 struct ring<O, B, GROUPS> *r)
+{
+    const int warp = (int)threadIdx.x / 32, half = (int)threadIdx.x / CUDA_LANES;
+    const int halves = (int)blockDim.x / CUDA_LANES;
+    uint8_t *shared = (uint8_t *)rows_shared;
+    const int first = ((int)blockIdx.x * halves + (PTX_HOPPER ? 2 * warp : half)) * O;
+    r->w = c.w + (size_t)first * c.row_bytes;
+    r->row_bytes = c.row_bytes;
+    r->outputs = c.out - first;
+    r->barriers = (uint64_t *)(shared + c.barriers_at) + warp * GROUPS;
+    if (PTX_HOPPER) {
+        r->room = shared + c.ring_at + (size_t)warp * (2 * O * B * GROUPS * UNIT_BYTES);
+        if (threadIdx.x % 32 == 0)
+            for (int i = 0; i < GROUPS; i++)
+                bulk_init(&r->barriers[i]);
+        __syncwarp();
+    } else {
+        r->w += threadIdx.x % CUDA_LANES * 16;
+        r->room = shared + c.ring_at + threadIdx.x * 16;
+    }
+}
+
+/* Starts to copy group `batch`; its place has been read by all of the warp. */
+template <int O, int B, int GROUPS>
+static __device__ __forceinline__ void ring_fetch(const struct ring<O, B, GROUPS> &r, int batch)
+{
+    enum { BYTES = B * UNIT_BYTES };
+    const int slot = batch % GROUPS;
+    if (PTX_HOPPER) {
+        const int outputs = r.outputs < 0 ? 0 : r.outputs < 2 * O ? r.outputs : 2 * O;
+        const bool mine = threadIdx.x % 32 == 0;
+        if (mine)
+            bulk_expect(&r.barriers[slot], (unsigned)(outputs * BYTES));
+#pragma unroll
+        for (int o = 0; o < 2 * O; o++)
+            if (mine && o < outputs)
+                bulk_copy(r.room + (slot * 2 * O + o) * BYTES,
+                          r.w + (size_t)o * r.row_bytes + (size_t)batch * BYTES, BYTES,
+                          &r.barriers[slot]);
+    } else {
+#pragma unroll
+        for (int j = 0; j < B; j++)
+#pragma unroll
+            for (int o = 0; o < O; o++)
+                if (o < r.outputs)
+                    copy_async(r.room + ((slot * B + j) * O + o) * (int)blockDim.x * 16,
+                               r.w + (size_t)o * r.row_bytes +
+                                   (size_t)(batch * B + j) * UNIT_BYTES);
+    }
+}
+
+/* Until group `batch` is there: of GROUPS that are under way, counting empty ones, the oldest. */
+template <int O, int B, int GROUPS>
+static __device__ __forceinline__ void ring_wait(const struct ring<O, B, GROUPS> &r, int batch)
+{
+    if (PTX_HOPPER)
+        bulk_wait(&r.barriers[batch % GROUPS], (unsigned)(batch / GROUPS));
+    else
+        copy_wait<GROUPS - 1>();
+}
+
+/* This lane's part of unit j of output o. */
+template <int O, int B, int GROUPS>
+static __device__ __forceinline__ uint4 ring_take(const struct ring<O, B, GROUPS> &r, int batch,
+                                                  int j, int o)
+{
+    const int slot = batch % GROUPS, half = (int)threadIdx.x / CUDA_LANES % 2;
+    const int lane = (int)threadIdx.x % CUDA_LANES;
+    const int at = PTX_HOPPER ? ((slot * 2 * O + half * O + o) * B + j) * UNIT_BYTES + lane * 16
+                              : ((slot * B + j) * O + o) * (int)blockDim.x * 16;
+    return *(const uint4 *)(r.room + at);
+}
+
+/* Few blocks of many threads: a multiprocessor stages the rows once. D: units of the ring. */
 template <int F, int R, int O, int D, int B, bool NORM>
 static __global__ __launch_bounds__(RING_THREADS,
                                     ring_blocks(R)) void ring_linear(const ring_call c)
 {
-    enum { GROUPS = D / B };
+    /* Before the rows are there: all, or, where the kernel before leaves no room to be early in and
+     * the rows would queue behind it, nothing. */
+    enum { GROUPS = D / B, EARLY = NORM ? 0 : GROUPS };
     const int T = (int)blockDim.x, HALVES = T / CUDA_LANES;
     const int lane = threadIdx.x % CUDA_LANES, half = threadIdx.x / CUDA_LANES;
     const int first = ((int)blockIdx.x * HALVES + half) * O;
     const int batches = c.units / B, words4 = c.rows.inputs / ROWS_PIECE;
-    uint4 *ring = (uint4 *)((uint8_t *)rows_shared + c.ring_at) + threadIdx.x;
     const uint8_t *scales = (const uint8_t *)rows_shared + c.scales_at;
-    const uint8_t *from = c.w + (size_t)first * c.row_bytes + lane * 16;
+    struct ring<O, B, GROUPS> ring;
+    ring_open(c, &ring);
 
     if (F == WEIGHT_INT8_AFFINE32) {
         /* [output of the block][scales, biases] */
@@ -93,29 +180,20 @@ static __global__ __launch_bounds__(RING_THREADS,
         }
         copy_commit();
     }
-    auto fetch = [&](int batch) {
-        const int slot = batch % GROUPS * B;
-#pragma unroll
-        for (int j = 0; j < B; j++)
-#pragma unroll
-            for (int o = 0; o < O; o++)
-                if (first + o < c.out)
-                    copy_async(&ring[((slot + j) * O + o) * T],
-                               from + (size_t)o * c.row_bytes +
-                                   (size_t)(batch * B + j) * UNIT_BYTES);
-    };
+    auto begin = [&](int first_batch, int end) {
 #pragma unroll 1
-    for (int batch = 0; batch < GROUPS; batch++) {
-        if (batch < batches)
-            fetch(batch);
-        copy_commit();
-    }
+        for (int batch = first_batch; batch < end; batch++) {
+            if (batch < batches)
+                ring_fetch(ring, batch);
+            copy_commit();
+        }
+    };
+    begin(0, EARLY);
     uint4 norm[ROWS_PIECES];
     rows_take_norm<NORM>(c.rows, norm);
     pdl_wait();
     /* Not before: so nothing that starts early can meet a kernel before this one's predecessor. */
-    if (batches <= GROUPS)
-        pdl_launch_next();
+    pdl_launch_next();
 
     float before = 0.0f;
     const int my_row = lane / O, my_output = first + lane % O;
@@ -123,7 +201,7 @@ static __global__ __launch_bounds__(RING_THREADS,
     uint16_t *y = c.y + (size_t)my_row * c.y_stride + my_output;
     if (c.add && mine)
         before = bf16_float(load_fresh_one(y));
-    rows_stage<R, NORM>(c.rows, norm);
+    rows_stage<R, NORM>(c.rows, norm, [&]() { begin(EARLY, GROUPS); });
 
     float acc[R][O] = {};
     if (F == WEIGHT_INT8_AFFINE32) {
@@ -143,24 +221,21 @@ static __global__ __launch_bounds__(RING_THREADS,
     }
 #pragma unroll 1
     for (int batch = 0; batch < batches; batch++) {
-        const int slot = batch % GROUPS * B;
-        uint4 w[B][O];
-        copy_wait<GROUPS - 1>();
-#pragma unroll
-        for (int j = 0; j < B; j++)
-#pragma unroll
-            for (int o = 0; o < O; o++)
-                w[j][o] = ring[((slot + j) * O + o) * T];
+        ring_wait(ring, batch);
 #pragma unroll
         for (int j = 0; j < B; j++) {
             const int unit = batch * B + j;
+            uint4 w[O];
+#pragma unroll
+            for (int o = 0; o < O; o++)
+                w[o] = ring_take(ring, batch, j, o);
             if (F == WEIGHT_BF16) {
 #pragma unroll
                 for (int r = 0; r < R; r++) {
                     const uint4 x = rows_shared[r * words4 + unit * CUDA_LANES + lane];
 #pragma unroll
                     for (int o = 0; o < O; o++)
-                        acc[r][o] = lanes_dot(w[j][o], x, acc[r][o]);
+                        acc[r][o] = lanes_dot(w[o], x, acc[r][o]);
                 }
             } else {
                 uint4 s[O];
@@ -175,19 +250,19 @@ static __global__ __launch_bounds__(RING_THREADS,
 #pragma unroll
                     for (int o = 0; o < O; o++) {
                         float v = acc[r][o];
-                        v = dot_codes(w[j][o].x, a.x, a.y, s[o].x, v);
-                        v = dot_codes(w[j][o].y, a.z, a.w, s[o].y, v);
-                        v = dot_codes(w[j][o].z, b.x, b.y, s[o].z, v);
-                        acc[r][o] = dot_codes(w[j][o].w, b.z, b.w, s[o].w, v);
+                        v = dot_codes(w[o].x, a.x, a.y, s[o].x, v);
+                        v = dot_codes(w[o].y, a.z, a.w, s[o].y, v);
+                        v = dot_codes(w[o].z, b.x, b.y, s[o].z, v);
+                        acc[r][o] = dot_codes(w[o].w, b.z, b.w, s[o].w, v);
                     }
                 }
             }
         }
+        if (PTX_HOPPER)
+            __syncwarp();
         if (batch + GROUPS < batches)
-            fetch(batch + GROUPS);
+            ring_fetch(ring, batch + GROUPS);
         copy_commit();
-        if (batch + GROUPS + 1 == batches)
-            pdl_launch_next();
     }
 
     float result = 0.0f;
@@ -230,6 +305,10 @@ static bool ring_launch(const struct cuda_launch *l, const struct cuda_linear *a
     at = (at + 15) / 16 * 16;
     c.scales_at = at;
     at += codes ? outputs * 2 * (int)c.scale_bytes : 0;
+    at = (at + 15) / 16 * 16;
+    c.barriers_at = at;
+    at += threads / 32 * (D / B) * (int)sizeof(uint64_t);
+    at = (at + 127) / 128 * 128;
     c.ring_at = at;
     at += D * O * threads * 16;
     if (c.units % B != 0 || (size_t)at > l->device->shared_most ||
@@ -250,18 +329,20 @@ static int ring_threads(const struct cuda_launch *l, int out, int outputs)
     return threads < RING_THREADS ? threads : RING_THREADS;
 }
 
-/* Long rows: a half-warp has one output. The more threads, the shorter their rings. */
+/* Long rows: a half-warp has one output. Rings are as deep as leaves room for a block of attention
+ * beside them, and so deep that a multiprocessor takes one block: two on the first that are free
+ * would leave others idle. */
 template <int F, int R, bool NORM>
 static bool ring_shape(const struct cuda_launch *l, const struct cuda_linear *a)
 {
-    enum { LONG = 4096, HALF = 320, B = F == WEIGHT_BF16 ? 2 : 1, DEPTH = B == 2 ? 4 : 8 };
+    enum { LONG = 4096, HALF = 320 };
     if (a->w->in >= LONG)
         return !NORM && (F == WEIGHT_BF16 ? ring_launch<F, R, 1, 32, 4, NORM>(l, a, 256)
                                           : ring_launch<F, R, 1, 24, 2, NORM>(l, a, 256));
     const int threads = ring_threads(l, a->w->out, 2);
     if (threads <= HALF)
-        return ring_launch<F, R, 2, 16 / (3 - B), B, NORM>(l, a, threads);
-    return ring_launch<F, R, 2, DEPTH, B, NORM>(l, a, threads);
+        return ring_launch<F, R, 2, 12, 2, NORM>(l, a, threads);
+    return ring_launch<F, R, 2, 6, 2, NORM>(l, a, threads);
 }
 
 template <int F, int R>

@@ -138,10 +138,11 @@ static __device__ __forceinline__ void rows_take_norm(const struct rows_call &c,
     }
 }
 
-/* The rows into shared memory in lanes order, normed where NORM (then all of it at once). */
-template <int R, bool NORM>
+/* The rows into shared memory in lanes order, normed where NORM (then all of it at once).
+ * meanwhile(): done while the first loads are under way. */
+template <int R, bool NORM, typename Meanwhile>
 static __device__ __forceinline__ void rows_stage(const struct rows_call &c,
-                                                  const uint4 w[ROWS_PIECES])
+                                                  const uint4 w[ROWS_PIECES], Meanwhile meanwhile)
 {
     const int pieces = c.inputs / ROWS_PIECE, words = c.inputs / 2, threads = (int)blockDim.x;
     uint32_t *rows = (uint32_t *)rows_shared;
@@ -156,6 +157,8 @@ static __device__ __forceinline__ void rows_stage(const struct rows_call &c,
                 if (i < pieces)
                     v[r][j] = load_fresh(c.x + (size_t)r * c.x_stride + (size_t)i * ROWS_PIECE);
             }
+        if (first == 0)
+            meanwhile();
         if (NORM) {
             const int stride = rows_chain_stride(c.inputs);
             uint16_t *chain = (uint16_t *)((uint8_t *)rows_shared + c.chain_at);
