@@ -75,28 +75,34 @@ static __device__ __forceinline__ uint32_t tile_values(const uint8_t *dynamic, u
 #endif
 }
 
-/* Puts a block's odd t in their places. a: the codes' values; w: this thread's lane's pair of
- * inputs (lane g of the half). */
-static __device__ __forceinline__ void tile_mend(const uint32_t a[4], uint32_t w, uint32_t odd,
-                                                 float d[4])
+/* Makes a unit's odd t anew. c: this thread's codes, of output g and g + 8 by lane t, of both by
+ * lane t + 4; x: its lane's inputs (lane g of the half); d: what the tensor cores gave. */
+static __device__ __forceinline__ void tile_mend(const uint8_t *dynamic, const uint32_t c[4],
+                                                 uint4 x, uint32_t odds, float d[TILE_UNIT][4])
 {
     const unsigned lane = threadIdx.x % 32, t = lane % 4;
+#pragma unroll
+    for (int j = 0; j < TILE_UNIT; j++) {
+        const uint32_t mine = j == 0 ? x.x : j == 1 ? x.y : j == 2 ? x.z : x.w;
 #pragma unroll 1
-    for (; odd != 0; odd &= odd - 1) {
-        const unsigned column = (unsigned)(__ffs((int)odd) - 1) / 4,
-                       from = lane / 4 * 4 + column % 4;
-        const uint32_t x = __shfl_sync(0xffffffffu, w, (int)(column * 4));
-        const uint32_t p = __shfl_sync(0xffffffffu, column < 4 ? a[0] : a[2], (int)from);
-        const uint32_t q = __shfl_sync(0xffffffffu, column < 4 ? a[1] : a[3], (int)from);
-        const float first = fmaf(bf16_low(p), bf16_low(x), bf16_high(p) * bf16_high(x));
-        const float second = fmaf(bf16_low(q), bf16_low(x), bf16_high(q) * bf16_high(x));
-        if (column == 2 * t) {
-            d[0] = first;
-            d[2] = second;
-        }
-        if (column == 2 * t + 1) {
-            d[1] = first;
-            d[3] = second;
+        for (uint32_t odd = odds & 0x11111111u << j; odd != 0; odd &= odd - 1) {
+            const unsigned column = (unsigned)(__ffs((int)odd) - 1) / 4;
+            const unsigned from = lane / 4 * 4 + column % 4;
+            const uint32_t w = __shfl_sync(0xffffffffu, mine, (int)(column * 4));
+            const uint32_t p = __shfl_sync(
+                0xffffffffu, tile_values(dynamic, column < 4 ? c[0] : c[2], j), (int)from);
+            const uint32_t q = __shfl_sync(
+                0xffffffffu, tile_values(dynamic, column < 4 ? c[1] : c[3], j), (int)from);
+            const float first = fmaf(bf16_low(p), bf16_low(w), bf16_high(p) * bf16_high(w));
+            const float second = fmaf(bf16_low(q), bf16_low(w), bf16_high(q) * bf16_high(w));
+            if (column == 2 * t) {
+                d[j][0] = first;
+                d[j][2] = second;
+            }
+            if (column == 2 * t + 1) {
+                d[j][1] = first;
+                d[j][3] = second;
+            }
         }
     }
 }
@@ -109,8 +115,8 @@ struct tile_rows {
 };
 
 /* A half's accumulators of 16 rows of `groups` groups. dynamic: the beginning of dynamic shared
- * memory. x: the row in lanes order. odd: its odd pairs. Not inlined: instructions that have not
- * run yet come from far, and here they have, after the first use. */
+ * memory. x: the row in lanes order. odd: its odd pairs. Not inlined, and a loop of few
+ * instructions: those that are not in the cache come slower than weights do. */
 static __device__ TILE_APART float4 tile_multiply(const uint8_t *dynamic,
                                                   const struct tile_rows rows, int half, int groups,
                                                   const uint4 *x, const uint32_t *odd)
@@ -124,68 +130,64 @@ static __device__ TILE_APART float4 tile_multiply(const uint8_t *dynamic,
     const uint8_t *scales =
         rows.scales + g * (unsigned)rows.scale_stride + half * groups * NVFP4_GROUP_BLOCKS + t * 4;
     float acc[4] = {};
+    uint4 c[4];          /* of output g, g + 8 by lane t; of both by lane t + 4 of the half */
+    uint32_t pair[2][2]; /* scales [output][of blocks 4t and 4t + 2; 4t + 1 and 4t + 3] */
     x += (unsigned)half * 8 + g;
     odd += half;
 #pragma unroll 1
-    for (int group = 0; group < groups; group++) {
-        uint4 c[2][2]; /* [output g, g + 8][lane t, t + 4 of the half] */
-        uint32_t pair[2][2];
+    for (int unit = 0; unit < groups * (NVFP4_GROUP_BLOCKS / TILE_UNIT); unit++) {
+        const int u = unit % (NVFP4_GROUP_BLOCKS / TILE_UNIT);
+        if (u == 0) {
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const uint4 one = *(const uint4 *)(codes + r * rows.apart + turned * 16);
-            const uint4 two = *(const uint4 *)(codes + r * rows.apart + (4 - turned) * 16);
-            const uint32_t word = *(const uint32_t *)(scales + r * rows.scale_apart);
-            c[r][0] = turned ? two : one;
-            c[r][1] = turned ? one : two;
-            pair[r][0] = nvfp4_scales_of(word); /* of blocks 4t and 4t + 2 */
-            pair[r][1] = nvfp4_scales_of(word >> 8);
-        }
-#pragma unroll
-        for (int u = 0; u < NVFP4_GROUP_BLOCKS / TILE_UNIT; u++) {
-            uint32_t s[2][2];
-            const uint4 inputs = x[u * CUDA_LANES];
-            const uint32_t odds = odd[2 * u];
-#pragma unroll
-            for (int r = 0; r < 2; r++)
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    s[r][i] = __shfl_sync(0xffffffffu, pair[r][i], (int)(g * 4) + u);
-#pragma unroll
-            for (int k = 0; k < TILE_UNIT; k += 2) { /* two blocks at once */
-                const uint32_t w[2] = {k == 0 ? inputs.x : inputs.z, k == 0 ? inputs.y : inputs.w};
-                uint32_t a[2][4];
-                float d[2][4];
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const uint4 from = c[i % 2][i / 2];
-                        const uint32_t word = u == 0   ? from.x
-                                              : u == 1 ? from.y
-                                              : u == 2 ? from.z
-                                                       : from.w;
-                        a[j][i] = tile_values(dynamic, word, k + j);
-                    }
-                    const uint32_t b[2] = {low ? w[j] : 0, high ? w[j] : 0};
-                    mma_bf16_product(d[j], a[j], b);
-                }
-                if ((odds & 0x33333333u << k) != 0)
-#pragma unroll
-                    for (int j = 0; j < 2; j++)
-                        tile_mend(a[j], w[j], odds & 0x11111111u << (k + j), d[j]);
-#pragma unroll
-                for (int j = 0; j < 2; j++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const uint32_t both = s[i / 2][j];
-                        acc[i] = fmaf(d[j][i], k == 0 ? bf16_low(both) : bf16_high(both), acc[i]);
-                    }
+            for (int r = 0; r < 2; r++) {
+                const uint4 one = *(const uint4 *)(codes + r * rows.apart + turned * 16);
+                const uint4 two = *(const uint4 *)(codes + r * rows.apart + (4 - turned) * 16);
+                const uint32_t word = *(const uint32_t *)(scales + r * rows.scale_apart);
+                c[r] = turned ? two : one;
+                c[2 + r] = turned ? one : two;
+                pair[r][0] = nvfp4_scales_of(word);
+                pair[r][1] = nvfp4_scales_of(word >> 8);
             }
+            codes += CUDA_LANES * 16;
+            scales += NVFP4_GROUP_BLOCKS;
         }
-        codes += CUDA_LANES * 16;
-        scales += NVFP4_GROUP_BLOCKS;
-        x += NVFP4_GROUP_BLOCKS / TILE_UNIT * CUDA_LANES;
-        odd += NVFP4_GROUP_BLOCKS / TILE_UNIT * 2;
+        const uint4 inputs = *x;
+        const uint32_t odds = *odd;
+        uint32_t s[2][2];
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                s[r][i] = __shfl_sync(0xffffffffu, pair[r][i], (int)(g * 4) + u);
+        const uint32_t now[4] = {c[0].x, c[1].x, c[2].x, c[3].x};
+        float d[TILE_UNIT][4];
+#pragma unroll
+        for (int j = 0; j < TILE_UNIT; j++) {
+            const uint32_t w = j == 0 ? inputs.x : j == 1 ? inputs.y : j == 2 ? inputs.z : inputs.w;
+            const uint32_t b[2] = {low ? w : 0, high ? w : 0};
+            uint32_t a[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                a[i] = tile_values(dynamic, now[i], j);
+            mma_bf16_product(d[j], a, b);
+        }
+        if (odds != 0)
+            tile_mend(dynamic, now, inputs, odds, d);
+#pragma unroll
+        for (int j = 0; j < TILE_UNIT; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const uint32_t both = s[i / 2][j % 2];
+                acc[i] = fmaf(d[j][i], j < 2 ? bf16_low(both) : bf16_high(both), acc[i]);
+            }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            c[i].x = c[i].y;
+            c[i].y = c[i].z;
+            c[i].z = c[i].w;
+        }
+        x += CUDA_LANES;
+        odd += 2;
     }
     return make_float4(acc[0], acc[1], acc[2], acc[3]);
 }
