@@ -95,7 +95,6 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % CUDA_LANES;
     const int half = (int)threadIdx.x / CUDA_LANES;
 
-    pdl_launch_next();
     if (threadIdx.x == 0)
         position = attend_position(a);
     if (a.clustered) {
@@ -135,6 +134,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
             attend_warm(a.step);
             attend_warm(a.out);
             pdl_wait();
+            /* Not before: the next kernel's weights would take the bandwidth of the last one's. */
+            pdl_launch_next();
             waited = true;
         }
         if (__any_sync(0xffffffffu, task.has_key || task.has_query)) {

@@ -4,7 +4,6 @@
 #define MLXFAST_ENGINE_COMPUTE_CUDA_LAUNCH_CUH
 
 #include "engine/compute/cuda/cuda.h"
-#include <stdlib.h>
 
 /* Every kernel asks for the largest part of L1 as shared memory: kernels that ask for different
  * parts never share a multiprocessor, and one that could start early waits until it is empty. Above
@@ -54,7 +53,7 @@ static inline void cuda_launch_grid(const struct cuda_launch *l, const char *nam
         attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }
-    if (g->together && getenv("NOCOOP") == NULL) {
+    if (g->together) {
         attribute[config.numAttrs].id = cudaLaunchAttributeCooperative;
         attribute[config.numAttrs++].val.cooperative = 1;
     }

@@ -430,8 +430,13 @@ static bool moe_launch(const struct cuda_launch *l, const struct cuda_ffn_run *a
 {
     const size_t bytes = moe_place<R>::BYTES;
     struct moe_call c = {};
-    if (bytes > l->device->shared_most)
-        return false;
+    int blocks = 0;
+    if (bytes > l->device->shared_most ||
+        cuda_launch_prepare((const void *)moe<R>, bytes) != cudaSuccess ||
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, moe<R>, MOE_THREADS, bytes) !=
+            cudaSuccess ||
+        blocks < 1)
+        return false; /* nor would all blocks be there at once */
     c.e = *e;
     c.rows.x = a->x;
     c.rows.norm = a->w->norm;

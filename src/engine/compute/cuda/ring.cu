@@ -201,7 +201,9 @@ static __global__ __launch_bounds__(RING_THREADS,
     uint16_t *y = c.y + (size_t)my_row * c.y_stride + my_output;
     if (c.add && mine)
         before = bf16_float(load_fresh_one(y));
-    rows_stage<R, NORM>(c.rows, norm, [&]() { begin(EARLY, GROUPS); });
+    /* Meanwhile one: bulk copies are begun one by one, and the rows are waited for. */
+    rows_stage<R, NORM>(c.rows, norm, [&]() { begin(EARLY, EARLY < GROUPS ? EARLY + 1 : GROUPS); });
+    begin(EARLY < GROUPS ? EARLY + 1 : GROUPS, GROUPS);
 
     float acc[R][O] = {};
     if (F == WEIGHT_INT8_AFFINE32) {
