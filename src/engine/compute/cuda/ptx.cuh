@@ -180,6 +180,19 @@ static __device__ __forceinline__ void cluster_gather_wait(uint64_t *barrier)
 #endif
 }
 
+/* For what is read once a forward: first out of L2. Weights would else drive out of it what each
+ * layer needs again: rows, keys, and the kernels' instructions, which then come from memory. */
+static __device__ __forceinline__ uint64_t stream_policy(void)
+{
+#ifdef CUDA_EMULATED
+    return 0;
+#else
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+#endif
+}
+
 /* 16 bytes that are read once: past L1, first out of L2. */
 static __device__ __forceinline__ uint4 load_stream(const void *p)
 {
@@ -187,9 +200,9 @@ static __device__ __forceinline__ uint4 load_stream(const void *p)
     return *(const uint4 *)p;
 #else
     uint4 v;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-        : "l"(p));
+        : "l"(p), "l"(stream_policy()));
     return v;
 #endif
 }
@@ -281,16 +294,16 @@ static __device__ __forceinline__ void bulk_expect(uint64_t *barrier, unsigned b
 #endif
 }
 
-/* bytes: a multiple of 16; both addresses too. */
+/* Weights: first out of L2. bytes: a multiple of 16; both addresses too. */
 static __device__ __forceinline__ void bulk_copy(void *shared, const void *global, unsigned bytes,
                                                  uint64_t *barrier)
 {
 #if PTX_HOPPER
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];"
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;"
                  :
                  : "r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global), "r"(bytes),
-                   "r"((unsigned)__cvta_generic_to_shared(barrier))
+                   "r"((unsigned)__cvta_generic_to_shared(barrier)), "l"(stream_policy())
                  : "memory");
 #else
     (void)shared;
