@@ -493,23 +493,25 @@ static void check_all(bool few)
         {"dense bf16", 64, 96, 0, 0, WEIGHT_BF16, SHARED_NONE, true, ODD_NOTHING},
         {"dense NVFP4", 96, 48, 0, 0, WEIGHT_NVFP4, SHARED_NONE, true, ODD_NOTHING},
     };
-    static const struct shape real = {"hidden 2048, width 512, top 8 of 16",
-                                      2048,
-                                      512,
-                                      16,
-                                      8,
-                                      WEIGHT_NVFP4,
-                                      SHARED_INSIDE,
-                                      true,
-                                      ODD_NOTHING};
+    /* Those of moe.cu. */
+    static const struct shape real[] = {
+        {"hidden 2048, width 512, top 8 of 16", 2048, 512, 16, 8, WEIGHT_NVFP4, SHARED_INSIDE, true,
+         ODD_NOTHING},
+        {"the same, top 3 of 12", 2048, 512, 12, 3, WEIGHT_NVFP4, SHARED_INSIDE, false,
+         ODD_NOTHING},
+        {"the same, top 7 of 16, NaN logits", 2048, 512, 16, 7, WEIGHT_NVFP4, SHARED_INSIDE, true,
+         ODD_NAN},
+        {"the same, top 8 of 24, ties", 2048, 512, 24, 8, WEIGHT_NVFP4, SHARED_INSIDE, true,
+         ODD_TIES},
+    };
     /* The router has not shared memory for as many rows as it takes. */
     static const struct shape wide = {"hidden 8192", 8192,        32,   4,          2,
                                       WEIGHT_NVFP4,  SHARED_NONE, true, ODD_NOTHING};
     static const int wide_rows[] = {1, 9, 17};
     static const int rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 33, 64};
     static const int few_rows[] = {1, 2, 3, 5, 9, 16, 17, 33};
-    static const int real_few[] = {1, 2, 3, 4, 5, 17};
-    enum { ROWS = sizeof rows / sizeof *rows };
+    static const int real_few[] = {1, 2, 3, 4, 5, 17}, real_rows[] = {1, 2, 3, 4};
+    enum { ROWS = sizeof rows / sizeof *rows, REAL = sizeof real / sizeof *real };
     check_shape(&wide, wide_rows, sizeof wide_rows / sizeof *wide_rows);
     for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
         if (few)
@@ -518,9 +520,16 @@ static void check_all(bool few)
             check_shape(&small[i], rows, ROWS);
     }
     if (few)
-        check_shape(&real, real_few, sizeof real_few / sizeof *real_few);
+        check_shape(&real[0], real_few, sizeof real_few / sizeof *real_few);
     else
-        check_shape(&real, rows, ROWS);
+        check_shape(&real[0], rows, ROWS);
+    /* Also as on smaller devices, whose blocks have several turns. */
+    const int all = device.multiprocessors;
+    for (size_t i = 1; i < REAL; i++) {
+        device.multiprocessors = i == 1 ? all : i == 2 ? all * 3 / 5 : all * 3 / 10;
+        check_shape(&real[i], real_rows, few ? 2 : 4);
+    }
+    device.multiprocessors = all;
 }
 
 /* ---- Time ---- */

@@ -185,9 +185,10 @@ template <int R> static __device__ __forceinline__ void moe_up(const struct moe_
                                    UP_ROW,    UP_OUTPUTS * UP_ROW,
                                    UP_SCALES, UP_OUTPUTS * UP_SCALES};
     int tile = (int)blockIdx.x + pair % UP_PAIRS * (int)gridDim.x, turn = 0;
-    /* Down is copied behind what gate and up wait for. */
+    /* Down is copied behind what gate and up wait for (where they have one turn: a later one's end
+     * cannot be told from the first one's beginning). */
     if (place::DOWN_IN_FRONT && (pair >= UP_PAIRS || tile >= tiles)) {
-        if (PTX_HOPPER && tile < tiles)
+        if (PTX_HOPPER && tile < tiles && tile + step >= tiles)
             bulk_wait(moe_barrier<R>(pair % UP_PAIRS), 0);
         down_begin<R>(c, (int)blockIdx.x, 0);
     }

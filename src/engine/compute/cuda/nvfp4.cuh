@@ -42,7 +42,8 @@ static __device__ __forceinline__ float nvfp4_scale(uint32_t byte)
 /* Two E4M3 scales, in the low byte of each half, as a pair of bf16: the same by bits. */
 static __device__ __forceinline__ uint32_t nvfp4_scales_of(uint32_t two)
 {
-    return bf16_pairs_fma((two & 0x00800080u) << 8 | (two & 0x007f007fu) << 4, 0x7b807b80u, 0);
+    return bf16_pairs_fma((two & 0x00800080u) << 8 | (two & 0x007f007fu) << 4, 0x7b807b80u,
+                          0x80008000u);
 }
 /* Where a warp keeps the scales of `matrices` rows for each of its half-warps, as floats:
  * [half-warp] [matrix][half of the lanes][blocks], apart so that the four reads of a warp are of

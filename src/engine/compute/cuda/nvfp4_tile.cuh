@@ -5,7 +5,8 @@
  * half's lanes, and a column has but its own lane's two inputs among the 16, the others are 0. So
  * each sum has two products, of 10 bits each: exact, and so the same as rounded once, where the
  * inputs' exponents are at most 9 apart. Other pairs of inputs are `odd` (about one of 400); their
- * columns are mended by fma.
+ * columns are mended by fma. (A sum of two zeros may have another sign than fma's: nothing is made
+ * of it, since accumulators begin as +0.)
  *
  * Of a warp's thread: g = lane / 4, t = lane % 4. It has outputs g and g + 8 and, in an accumulator
  * of four, their lanes 2t and 2t + 1 of the half. */
@@ -30,10 +31,10 @@ static_assert((int)NVFP4_TABLE_BYTES == 1 << 16, "the table is 64 KB at 64 KB");
  * sums of floats treat in a way of their own. */
 static __device__ __forceinline__ bool tile_is_odd(uint32_t pair)
 {
-    enum { APART = 9, LEAST = 40 << 7, INFINITE = 255 << 7 };
+    enum { APART = 9, LEAST = 40 << 7, MOST = 250 << 7 }; /* no product is infinite below */
     const int a = (int)(pair & 0x7fffu), b = (int)(pair >> 16 & 0x7fffu);
     const int apart = (a >> 7) - (b >> 7);
-    return (a != 0 && (a < LEAST || a >= INFINITE)) || (b != 0 && (b < LEAST || b >= INFINITE)) ||
+    return (a != 0 && (a < LEAST || a >= MOST)) || (b != 0 && (b < LEAST || b >= MOST)) ||
            (a != 0 && b != 0 && (apart > APART || apart < -APART));
 }
 

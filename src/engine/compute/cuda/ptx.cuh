@@ -280,11 +280,13 @@ static __device__ __forceinline__ void bulk_init(uint64_t *barrier)
 #endif
 }
 
-/* By one thread, before the copies of a turn: how many bytes they are. */
+/* By one thread, before the copies of a turn: how many bytes they are. What the block did with the
+ * place before, and this thread knows of, comes first. */
 static __device__ __forceinline__ void bulk_expect(uint64_t *barrier, unsigned bytes)
 {
 #if PTX_HOPPER
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+    asm volatile("fence.proxy.async.shared::cta;\n\t"
+                 "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  :
                  : "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(bytes)
                  : "memory");
