@@ -88,7 +88,7 @@ template <int R> static __device__ __forceinline__ uint64_t *moe_barrier(int num
     return (uint64_t *)(moe_memory + moe_place<R>::BARRIERS) + number;
 }
 
-/* `bytes` from each of the two places, by a pair of warps. */
+/* Starts to copy, by a pair of warps. */
 static __device__ __forceinline__ void pair_copy(void *shared, const uint8_t *global, int bytes,
                                                  uint64_t *barrier)
 {
