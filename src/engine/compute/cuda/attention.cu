@@ -99,7 +99,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         position = attend_position(a);
     if (a.clustered) {
         if (threadIdx.x == 0)
-            cluster_gather_init(&gathered);
+            bytes_barrier_init(&gathered);
         __syncwarp();
         cluster_begin();
     }

@@ -371,7 +371,7 @@ static __global__ __launch_bounds__(MOE_THREADS, 1) void moe(const __grid_consta
 
     if (thread == 0)
         for (int i = 0; i < COPIES; i++)
-            bulk_init(moe_barrier<R>(i));
+            bytes_barrier_init(moe_barrier<R>(i));
     pair_barrier_init((unsigned *)moe_barrier<R>(COPIES),
                       UP_PAIRS > MOE_SLOTS ? UP_PAIRS : MOE_SLOTS);
     router_begin<R>(c, block);

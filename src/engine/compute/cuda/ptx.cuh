@@ -87,13 +87,9 @@ static __device__ __forceinline__ void grid_wait(const unsigned *arrived, unsign
 #endif
 }
 
-/* ---- Clusters (launch.cuh), from compute capability 9.0 on; not emulated ----
- *
- * A block gathers what the blocks of its cluster send into its shared memory: each sends some
- * pairs, which count themselves in at the gatherer's barrier, a uint64_t beside them. */
-
-/* By one thread, as the kernel begins. */
-static __device__ __forceinline__ void cluster_gather_init(uint64_t *barrier)
+/* A barrier in shared memory that counts bytes, for what follows: by one thread, before anyone
+ * waits. From compute capability 9.0 on; not emulated. */
+static __device__ __forceinline__ void bytes_barrier_init(uint64_t *barrier)
 {
 #if PTX_HOPPER
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
@@ -105,6 +101,12 @@ static __device__ __forceinline__ void cluster_gather_init(uint64_t *barrier)
     (void)barrier;
 #endif
 }
+
+/* ---- Clusters (launch.cuh), from compute capability 9.0 on; not emulated ----
+ *
+ * A block gathers what the blocks of its cluster send into its shared memory: each sends some
+ * pairs, which count themselves in at the gatherer's barrier (bytes_barrier_init, as the kernel
+ * begins), a uint64_t beside them. */
 
 /* All threads of all blocks of the cluster: here after the above, and there before the first is
  * sent. */
@@ -263,22 +265,8 @@ template <int left> static __device__ __forceinline__ void copy_wait(void)
 
 /* ---- Bulk copies, from compute capability 9.0 on; not emulated ----
  *
- * They go past the threads' own path to memory, which loads and stores of a block share. A barrier,
- * a uint64_t in shared memory, counts the bytes that have come. */
-
-/* By one thread of those that will wait, before its first bulk_expect. */
-static __device__ __forceinline__ void bulk_init(uint64_t *barrier)
-{
-#if PTX_HOPPER
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
-                 "fence.mbarrier_init.release.cluster;"
-                 :
-                 : "r"((unsigned)__cvta_generic_to_shared(barrier))
-                 : "memory");
-#else
-    (void)barrier;
-#endif
-}
+ * They go past the threads' own path to memory, which loads and stores of a block share. A barrier
+ * (bytes_barrier_init, before its first bulk_expect) counts the bytes that have come. */
 
 /* By one thread, before the copies of a turn: how many bytes they are. What the block did with the
  * place before, and this thread knows of, comes first. */

@@ -93,7 +93,7 @@ static __device__ __forceinline__ void ring_open(const struct ring_call &c,
         r->room = shared + c.ring_at + (size_t)warp * (2 * O * B * GROUPS * UNIT_BYTES);
         if (threadIdx.x % 32 == 0)
             for (int i = 0; i < GROUPS; i++)
-                bulk_init(&r->barriers[i]);
+                bytes_barrier_init(&r->barriers[i]);
         __syncwarp();
     } else {
         r->w += threadIdx.x % CUDA_LANES * 16;
