@@ -5,6 +5,7 @@
  *     test_cuda_linear --time     the real shapes: time, rate, share of what plain reading gives
  *     test_cuda_linear --tune     the same for the ways in which few rows can be cut
  */
+#include "check.h"
 #include "engine/compute/cuda/linear.cuh"
 
 extern "C" {
@@ -18,19 +19,6 @@ extern "C" {
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int failures, checks;
-
-#define CHECK(condition, ...)                                                                      \
-    do {                                                                                           \
-        checks++;                                                                                  \
-        if (!(condition)) {                                                                        \
-            failures++;                                                                            \
-            printf("%s:%d: %s: ", __FILE__, __LINE__, #condition);                                 \
-            printf(__VA_ARGS__);                                                                   \
-            printf("\n");                                                                          \
-        }                                                                                          \
-    } while (0)
 
 static struct cuda_fault fault;
 static struct cuda_device device;

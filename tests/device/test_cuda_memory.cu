@@ -1,5 +1,6 @@
 /* Memory of an instance: what there is to be had is planned, and an allocation that fails is told
  * to whom it failed, and to nobody else. */
+#include "check.h"
 #include "engine/compute/cuda/instance.h"
 
 extern "C" {
@@ -13,19 +14,6 @@ extern "C" {
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int failures, checks;
-
-#define CHECK(condition, ...)                                                                      \
-    do {                                                                                           \
-        checks++;                                                                                  \
-        if (!(condition)) {                                                                        \
-            failures++;                                                                            \
-            printf("%s:%d: %s: ", __FILE__, __LINE__, #condition);                                 \
-            printf(__VA_ARGS__);                                                                   \
-            printf("\n");                                                                          \
-        }                                                                                          \
-    } while (0)
 
 enum {
     HIDDEN = 64,

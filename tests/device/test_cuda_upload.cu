@@ -5,6 +5,7 @@
  *     test_cuda_upload --time [GB]     uploads so much from memory (8) and prints the rate
  *     test_cuda_upload --time-file F   the same from the file F, dropped from the page cache before
  */
+#include "check.h"
 #include "engine/compute/cuda/cuda.h"
 #include "engine/compute/cuda/staging.h"
 
@@ -25,19 +26,6 @@ extern "C" {
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-static int failures, checks;
-
-#define CHECK(condition, ...)                                                                      \
-    do {                                                                                           \
-        checks++;                                                                                  \
-        if (!(condition)) {                                                                        \
-            failures++;                                                                            \
-            printf("%s:%d: %s: ", __FILE__, __LINE__, #condition);                                 \
-            printf(__VA_ARGS__);                                                                   \
-            printf("\n");                                                                          \
-        }                                                                                          \
-    } while (0)
 
 static uint64_t seed = 20261130;
 

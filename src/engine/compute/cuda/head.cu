@@ -109,8 +109,8 @@ static __device__ __forceinline__ void head_finish(const struct head_out &out, i
              b += PARTS * CUDA_LANES) {
             const uint4 *from = &out.best[(size_t)b * R + r];
             const struct head_pick more =
-                head_unpack(make_uint4(linear_load_pair(&from->x), linear_load_pair(&from->y),
-                                       linear_load_pair(&from->z), linear_load_pair(&from->w)));
+                head_unpack(make_uint4(load_fresh_word(&from->x), load_fresh_word(&from->y),
+                                       load_fresh_word(&from->z), load_fresh_word(&from->w)));
             head_merge(&p, &more);
         }
         head_merge_lanes(&p);
@@ -205,7 +205,7 @@ static __global__ void __launch_bounds__(HEAD_PICK_THREADS)
     struct head_pick p = head_none();
 #pragma unroll 4
     for (int i = (int)threadIdx.x; i < vocab; i += HEAD_PICK_THREADS)
-        head_take(&p, i, __uint_as_float(linear_load_pair(row + i)));
+        head_take(&p, i, __uint_as_float(load_fresh_word(row + i)));
     head_merge_lanes(&p);
     if (threadIdx.x % CUDA_LANES == 0)
         best[threadIdx.x / CUDA_LANES] = head_pack(p);

@@ -430,7 +430,7 @@ static __global__ void __launch_bounds__(MANY_THREADS, 1)
         }
         uint16_t *old = p.y + (size_t)r * p.y_stride + o;
         if (p.add)
-            y = bf16_of(bf16_float(linear_load_one(old)) + bf16_float(y));
+            y = bf16_of(bf16_float(load_fresh_one(old)) + bf16_float(y));
         *old = y;
     }
 }

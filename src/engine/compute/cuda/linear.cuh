@@ -49,29 +49,6 @@ static __host__ __device__ __forceinline__ int linear_round_up(int n, int unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Past L1, which may be older than what an overlapping kernel wrote. */
-static __device__ __forceinline__ uint32_t linear_load_pair(const void *p)
-{
-#ifdef CUDA_EMULATED
-    return *(const uint32_t *)p;
-#else
-    uint32_t v;
-    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-#endif
-}
-
-static __device__ __forceinline__ uint16_t linear_load_one(const uint16_t *p)
-{
-#ifdef CUDA_EMULATED
-    return *p;
-#else
-    uint16_t v;
-    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
-    return v;
-#endif
-}
-
 /* 4 bytes to shared memory without waiting. */
 static __device__ __forceinline__ void linear_copy_pair(void *shared, const void *global)
 {
@@ -91,10 +68,10 @@ static __device__ __forceinline__ uint4 linear_piece(const uint16_t *row, int k,
 {
     uint4 q = make_uint4(0, 0, 0, 0);
     if (k < n) {
-        q.x = linear_load_pair(row + k);
-        q.y = linear_load_pair(row + k + CUDA_BLOCK);
-        q.z = linear_load_pair(row + k + 2 * CUDA_BLOCK);
-        q.w = linear_load_pair(row + k + 3 * CUDA_BLOCK);
+        q.x = load_fresh_word(row + k);
+        q.y = load_fresh_word(row + k + CUDA_BLOCK);
+        q.z = load_fresh_word(row + k + 2 * CUDA_BLOCK);
+        q.w = load_fresh_word(row + k + 3 * CUDA_BLOCK);
     }
     return q;
 }
@@ -106,7 +83,7 @@ static __device__ __forceinline__ uint4 linear_piece_slowly(const uint16_t *row,
     for (int i = 0; i < 8; i++) {
         const int at = k + i / 2 * CUDA_BLOCK + i % 2;
         if (at < n)
-            words[i / 2] |= (uint32_t)linear_load_one(row + at) << 16 * (i % 2);
+            words[i / 2] |= (uint32_t)load_fresh_one(row + at) << 16 * (i % 2);
     }
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
@@ -739,7 +716,7 @@ static __global__ void __launch_bounds__(LINEAR_FEW_THREADS)
             const int r = (first + i) / O, o = output + (first + i) % O;
             old[i] = 0;
             if (out.add && !twin && r < p.rows.rows && o < p.w.out)
-                old[i] = linear_load_one(out.y + (size_t)r * out.stride + o);
+                old[i] = load_fresh_one(out.y + (size_t)r * out.stride + o);
         }
         if (tile == 0)
             linear_few_begin<F, R>(p, linear_shared);

@@ -220,13 +220,39 @@ static __device__ __forceinline__ uint2 load_stream8(const void *p)
 #endif
 }
 
-static __device__ __forceinline__ uint32_t load_stream4(const void *p)
+/* Past L1, which may be older than what an overlapping kernel wrote. */
+static __device__ __forceinline__ uint4 load_fresh(const void *p)
+{
+#ifdef CUDA_EMULATED
+    return *(const uint4 *)p;
+#else
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+#endif
+}
+
+static __device__ __forceinline__ uint32_t load_fresh_word(const void *p)
 {
 #ifdef CUDA_EMULATED
     return *(const uint32_t *)p;
 #else
     uint32_t v;
-    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+#endif
+}
+
+static __device__ __forceinline__ uint16_t load_fresh_one(const uint16_t *p)
+{
+#ifdef CUDA_EMULATED
+    return *p;
+#else
+    uint16_t v;
+    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
     return v;
 #endif
 }

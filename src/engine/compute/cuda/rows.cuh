@@ -33,32 +33,6 @@ static inline int rows_bytes(struct rows_call *c, int rows, bool normed)
 
 extern __shared__ uint4 rows_shared[];
 
-/* Past L1, which may be older than what an overlapping kernel wrote. */
-static __device__ __forceinline__ uint4 load_fresh(const void *p)
-{
-#ifdef CUDA_EMULATED
-    return *(const uint4 *)p;
-#else
-    uint4 v;
-    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p)
-                 : "memory");
-    return v;
-#endif
-}
-
-static __device__ __forceinline__ uint16_t load_fresh_one(const uint16_t *p)
-{
-#ifdef CUDA_EMULATED
-    return *p;
-#else
-    uint16_t v;
-    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
-    return v;
-#endif
-}
-
 /* 8 elements from 8 i on, which are of lanes 4 (i % 4) .. of block i / 4. */
 static __device__ __forceinline__ void rows_put_lanes(uint32_t *row, int i, uint4 v)
 {
