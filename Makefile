@@ -4,7 +4,7 @@
 # Everything goes to $(BUILD); nothing is written beside the sources.
 
 ARCH ?= native
-BUILD ?= build$(if $(CUDA),/cuda$(if $(filter emulated,$(CUDA)),-emulated))$(if $(SAN),/san)$(if $(SLOWED),/slowed-$(SLOWED))$(if $(filter-out native,$(ARCH)),/$(ARCH))
+BUILD ?= build$(if $(CUDA),/cuda$(if $(filter emulated,$(CUDA)),-emulated)$(if $(CUDA_TIMELINE),-timeline))$(if $(SAN),/san)$(if $(SLOWED),/slowed-$(SLOWED))$(if $(filter-out native,$(ARCH)),/$(ARCH))
 # What sanitizers report needs lines, not variables; at -O1 they take half of the compiler's time.
 OPT ?= $(if $(SAN),-O1,-O2)
 DEBUG_INFO := $(if $(SAN),-g1,-g)
@@ -104,6 +104,14 @@ CUDA_LIBS := -lstdc++
 # A thread variable that is extern needs no initialiser here, and sqrtf no errno.
 CUDA_COMPILE = $(CXX) -x c++ -std=c++17 $(CXX_WARN) $(filter-out -std=gnu11 -Wshadow -Wstrict-prototypes,$(CFLAGS)) $(if $(filter x86_64,$(MACHINE)),-mfma) \
 	-fno-exceptions -fno-rtti -fno-math-errno -fno-extern-tls-init -fno-gnu-unique -Wno-unknown-pragmas -DCUDA_EMULATED $(if $(SAN),-O1,-O2)
+endif
+
+# Stamps of the device's clock in the kernels, for `bench --timeline`: docs/cuda.md.
+ifneq ($(CUDA_TIMELINE),)
+ifneq ($(CUDA_TIMELINE)$(if $(CUDA),, without CUDA),1)
+$(error CUDA_TIMELINE is 1 or not given, and needs CUDA=1 or CUDA=emulated)
+endif
+CUDA_COMPILE += -DCUDA_TIMELINE
 endif
 
 find_c = $(sort $(shell find $(1) -name '*.c' 2>/dev/null))

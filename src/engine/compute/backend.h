@@ -7,6 +7,7 @@
 #include "engine/compute/blocks.h"
 #include "engine/compute/meter.h"
 #include "engine/compute/roofline.h"
+#include "engine/compute/timeline.h"
 
 struct compute_backend {
     const char *name;
@@ -80,6 +81,7 @@ struct compute_backend {
     struct roofline_peak (*roofline_peak)(struct compute *c);
     void (*device_facts)(const struct compute *c, struct device_facts *out); /* NULL: none */
     double (*roofline_copy)(struct compute *c, size_t bytes);                /* NULL: none */
+    size_t (*take_timeline)(struct compute *c, struct timeline_stamp **out); /* NULL: none */
 };
 
 extern const struct compute_backend cpu_backend;

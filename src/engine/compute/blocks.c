@@ -326,6 +326,17 @@ struct roofline_peak roofline_measure_peak(struct compute *c)
     return of(c)->roofline_peak(c);
 }
 
+bool compute_has_timeline(const struct compute *c)
+{
+    return of(c)->take_timeline != NULL;
+}
+
+size_t compute_take_timeline(struct compute *c, struct timeline_stamp **out)
+{
+    *out = NULL;
+    return of(c)->take_timeline != NULL ? of(c)->take_timeline(c, out) : 0;
+}
+
 bool roofline_device(const struct compute *c, struct device_facts *out)
 {
     *out = (struct device_facts){0};

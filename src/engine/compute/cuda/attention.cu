@@ -10,6 +10,7 @@
 #include "engine/compute/cuda/attention_few.cuh"
 #include "engine/compute/cuda/fast.cuh"
 #include "engine/compute/cuda/launch.cuh"
+#include "engine/compute/cuda/timeline.cuh"
 
 #include <limits.h>
 #include <math.h>
@@ -95,6 +96,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % CUDA_LANES;
     const int half = (int)threadIdx.x / CUDA_LANES;
 
+    timeline_mark(TIMELINE_ATTEND_STARTS);
     if (threadIdx.x == 0)
         position = attend_position(a);
     if (a.clustered) {
@@ -133,9 +135,11 @@ __global__ __launch_bounds__(ATTEND_THREADS,
             attend_warm(task.has_key ? task.key : task.query);
             attend_warm(a.step);
             attend_warm(a.out);
+            timeline_mark(TIMELINE_ATTEND_WAITS);
             pdl_wait();
             /* Not before: the next kernel's weights would take the bandwidth of the last one's. */
             pdl_launch_next();
+            timeline_mark(TIMELINE_ATTEND_THERE);
             waited = true;
         }
         if (__any_sync(0xffffffffu, task.has_key || task.has_query)) {
@@ -167,6 +171,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         }
         attend_put_values<G>(a, &b, pos0, (other - 1) & (ATTEND_WARPS - 1), values);
         __syncthreads();
+        timeline_mark(TIMELINE_ATTEND_HEADS);
         if (task.has_key) /* here, where the other warps need not wait for it */
             attend_put_key<G>(pos0 + task.key_row - b.base, heads + half * WIDE, key);
         float score[SET];
@@ -190,6 +195,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         }
         copy_wait<0>();
         __syncthreads();
+        timeline_mark(TIMELINE_ATTEND_SCORED);
         const int now = position_now;
 #pragma unroll 1
         for (int set = 0; b.active && set < QUERIES; set += SET) {
@@ -252,6 +258,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
                                 o[h][d + 1]);
         }
     }
+    timeline_mark(TIMELINE_ATTEND_SUMMED);
     if (!a.clustered || slot != 0)
         return; /* attend_together follows, or the first of the cluster goes on */
     if (threadIdx.x == ATTEND_THREADS - 1)
@@ -259,6 +266,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
                               (unsigned)((newest - oldest + 1) * record) * (unsigned)sizeof(float));
     cluster_gather_wait(&gathered);
     attend_merge_gathered<QUERIES, G>(a, &b, together, gates, facts);
+    timeline_mark(TIMELINE_ATTEND_ENDS);
 }
 
 /* Puts the chunks of a head of a row together, in their order; a thread has an element. */
@@ -276,6 +284,7 @@ __launch_bounds__(G *ATTEND_WIDE) static void attend_together(const struct atten
     const float *partial =
         a.partial + (size_t)(kv_head * a.groups + group) * (size_t)a.slots * (size_t)record;
     pdl_wait();
+    timeline_mark(TIMELINE_TOGETHER_THERE);
     const int pos0 = attend_position(a);
     const float gate = attend_gate(a, row, head);
     const int oldest = attend_range(a, pos0, group * a.queries_each).first / CUDA_CHUNK;

@@ -365,4 +365,7 @@ extern "C" const struct compute_backend cuda_backend = {
     .roofline_peak = peak,
     .device_facts = device_facts,
     .roofline_copy = copy_rate,
+#ifdef CUDA_TIMELINE
+    .take_timeline = cuda_timeline_take,
+#endif
 };

@@ -87,6 +87,7 @@ bool cuda_end(struct compute *c, struct error *err);
 bool cuda_read_logits(struct compute *c, int row, float *out);
 bool cuda_alone_begin(struct compute *c, int64_t pos0, int rows);
 void cuda_alone_end(struct compute *c, bool alone);
+size_t cuda_timeline_take(struct compute *c, struct timeline_stamp **out);
 void cuda_fill_input(struct compute *c, const int32_t *ids, int64_t pos0, int rows);
 void cuda_block_embed(struct compute *c, const struct weight_matrix *table, const int32_t *ids,
                       int rows);

@@ -10,6 +10,7 @@
 #include "engine/compute/cuda/launch.cuh"
 #include "engine/compute/cuda/ptx.cuh"
 #include "engine/compute/cuda/rows.cuh"
+#include "engine/compute/cuda/timeline.cuh"
 
 enum {
     UNIT_BYTES = 256,
@@ -166,6 +167,7 @@ static __global__ __launch_bounds__(RING_THREADS,
     const int batches = c.units / B, words4 = c.rows.inputs / ROWS_PIECE;
     const uint8_t *scales = (const uint8_t *)rows_shared + c.scales_at;
     struct ring<O, B, GROUPS> ring;
+    timeline_mark(NORM ? TIMELINE_PROJECT_STARTS : TIMELINE_OUTPUT_STARTS);
     ring_open(c, &ring);
 
     if (F == WEIGHT_INT8_AFFINE32) {
@@ -191,9 +193,11 @@ static __global__ __launch_bounds__(RING_THREADS,
     begin(0, EARLY);
     uint4 norm[ROWS_PIECES];
     rows_take_norm<NORM>(c.rows, norm);
+    timeline_mark(NORM ? TIMELINE_PROJECT_WAITS : TIMELINE_OUTPUT_WAITS);
     pdl_wait();
     /* Not before: so nothing that starts early can meet a kernel before this one's predecessor. */
     pdl_launch_next();
+    timeline_mark(NORM ? TIMELINE_PROJECT_THERE : TIMELINE_OUTPUT_THERE);
 
     float before = 0.0f;
     const int my_row = lane / O, my_output = first + lane % O;
@@ -205,6 +209,7 @@ static __global__ __launch_bounds__(RING_THREADS,
     rows_stage<R, NORM>(c.rows, norm, [&]() { begin(EARLY, EARLY < GROUPS ? EARLY + 1 : GROUPS); });
     begin(EARLY < GROUPS ? EARLY + 1 : GROUPS, GROUPS);
 
+    timeline_mark(NORM ? TIMELINE_PROJECT_STAGED : TIMELINE_OUTPUT_STAGED);
     float acc[R][O] = {};
     if (F == WEIGHT_INT8_AFFINE32) {
         const int groups = c.rows.inputs / CUDA_BLOCK;
@@ -267,6 +272,7 @@ static __global__ __launch_bounds__(RING_THREADS,
         copy_commit();
     }
 
+    timeline_mark(NORM ? TIMELINE_PROJECT_MULTIPLIED : TIMELINE_OUTPUT_MULTIPLIED);
     float result = 0.0f;
 #pragma unroll
     for (int r = 0; r < R; r++)
@@ -278,6 +284,7 @@ static __global__ __launch_bounds__(RING_THREADS,
         }
     if (mine)
         *y = c.add ? bf16_of(before + rounded(result)) : bf16_of(result);
+    timeline_mark(NORM ? TIMELINE_PROJECT_ENDS : TIMELINE_OUTPUT_ENDS);
 }
 
 template <int F, int R, int O, int D, int B, bool NORM>
