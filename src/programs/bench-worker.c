@@ -697,24 +697,6 @@ static int logits(int argc, char **argv)
 
 /* ---- bench ---- */
 
-/* Absent: -1. */
-static bool check_simulation(const struct bench_options *o, struct error *err)
-{
-    const bool given = o->acceptance != -1;
-    const char *field = "--simulate-acceptance";
-    if (given && !(o->acceptance >= 0 && o->acceptance <= 1))
-        error_set(err, "badValue", "badValue(%s): a share of drafts, from 0 to 1", field);
-    else if (o->drafter && !o->drafter[0])
-        error_set(err, "USAGE", "missingValue(%s)", field = "--drafter");
-    else if (given && !o->drafter)
-        error_set(err, "USAGE", "%s needs --drafter", field);
-    else if (!given && o->drafter)
-        error_set(err, "USAGE", "--drafter needs %s: bench only simulates", field);
-    else
-        return true;
-    return error_at(err, NULL, field, NULL);
-}
-
 static int bench(int argc, char **argv)
 {
     struct engine_flags flags = engine_flag_defaults;
@@ -766,6 +748,12 @@ static int bench(int argc, char **argv)
          .kind = OPTION_SWITCH,
          .help = "Leaves the page cache as it is: only the warm start is measured.",
          .target = &o.no_cold},
+        {.name = "--timeline",
+         .kind = OPTION_SWITCH,
+         .help = "Adds where a decode step's kernels were when, layer by layer, by stamps of the "
+                 "device's clock: with --backend cuda of a build with CUDA_TIMELINE=1, whose "
+                 "steps take a little longer.",
+         .target = &o.timeline},
         {.name = "--quiet",
          .kind = OPTION_SWITCH,
          .help = "No progress on stderr.",
@@ -796,10 +784,10 @@ static int bench(int argc, char **argv)
         return status;
     struct error err = {0};
     struct bench_result result;
-    if (!check_simulation(&o, &err))
-        return fail(EXIT_USAGE, &err);
     if (!engine_flags_resolve(&flags, &loading, &o.model, &err))
         return fail_flags(&err);
+    if (!bench_check(&o, &err))
+        return fail(EXIT_USAGE, &err);
     o.context = flags.context;
     interrupt_install();
     bool ok = bench_run(&o, &result, &err);

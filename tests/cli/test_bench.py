@@ -194,6 +194,7 @@ def test_refusals(build, run, root, tmp_path):
             (["--weights", nano, "--simulate-acceptance", "1.5"], 2, "badValue(--simulate-acceptance)"),
             (["--weights", nano, "--drafter", tmp_path / "absent", "--simulate-acceptance", "0.5", "--decode-tokens",
               "2", "--context", "32", "--no-cold"], 1, "CHECKPOINT-MISSING-FILE"),
+            (["--weights", nano, "--timeline"], 2, "TIMELINE-NOT-BUILT"),
             (["--weights", nano, "--context", "2048"], 1, "CONTEXT-EXCEEDED"),
             (["--weights", nano, "--decode-tokens", "2000"], 1, "CONTEXT-EXCEEDED"),
             (["--weights", nano, "--cpu", "abacus"], 1, "CPU-UNSUPPORTED")):

@@ -13,7 +13,7 @@ from conftest import said
 def answers(build, nano):
     """The same run as JSON and as tables."""
     flags = ["--weights", nano, "--backend", "cuda", "--prompt-tokens", "2", "--context", "3", "--decode-tokens", "2",
-             "--block", "2", "--no-cold", "--quiet"]
+             "--block", "2", "--timeline", "--no-cold", "--quiet"]
     environment = {**os.environ, "CUDA_EMULATOR_MEMORY": str(1 << 30)}
     out = []
     for more in (["--json"], []):
@@ -60,3 +60,25 @@ def test_prefill_has_no_peak_to_be_set_against(answers):
     report, _ = answers
     assert report["prefill"]["dense"] is None and report["prefill"]["nvfp4"] is None
     assert report["prefill"]["tokens_per_second"] > 0 and report["experts"] is None
+
+
+def test_a_timeline_of_the_steps(answers):
+    """The emulated clock goes on by 1024 ns from mark to mark; the model has 8 layers."""
+    report, text = answers
+    timeline = report["decode"][0]["timeline"]
+    steps = timeline["steps"]
+    assert timeline["layers"] > 0 and timeline["layer_seconds"] > 0
+    assert [s["into_layer_seconds"] for s in steps] == sorted(s["into_layer_seconds"] for s in steps)
+    step = {(s["from"], s["to"]): s for s in steps}
+    chain = ["projections are there", "heads normed and rotated", "scores", "values summed",
+             "chunks are there for a kernel of their own"]
+    for at, to in zip(chain, chain[1:]):
+        s = step[f"attention: {at}", f"attention: {to}"]
+        assert s["times"] == 2 * 8
+        for key in ("seconds_median", "seconds_tenth", "seconds_nine_tenths"):
+            assert abs(s[key] - 1024e-9) < 1e-12, (to, key)
+    starts = step[None, "attention: starts"]
+    assert starts["times"] == 2 * 8 and starts["seconds_median"] == 0
+    assert step["project: ends", "attention: projections are there"]["times"] == 2 * 8
+    for part in ("timeline of these steps, block 0", "into the layer", "attention: values summed"):
+        assert part in text, part

@@ -326,9 +326,10 @@ struct roofline_peak roofline_measure_peak(struct compute *c)
     return of(c)->roofline_peak(c);
 }
 
-bool compute_has_timeline(const struct compute *c)
+bool compute_has_timeline(const char *backend)
 {
-    return of(c)->take_timeline != NULL;
+    const struct compute_backend *b = find(backend);
+    return b != NULL && b->take_timeline != NULL;
 }
 
 size_t compute_take_timeline(struct compute *c, struct timeline_stamp **out)

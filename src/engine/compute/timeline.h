@@ -96,8 +96,8 @@ struct timeline_summary {
 void timeline_summarise(struct timeline_stamp *stamp, size_t count, struct arena *arena,
                         struct timeline_summary *out);
 
-/* Whether the backend of this instance, of whatever build, has one. */
-bool compute_has_timeline(const struct compute *c);
+/* Whether this build of that backend (NULL: cpu) has one. */
+bool compute_has_timeline(const char *backend);
 /* The stamps since the last call, in no order; the caller frees *out. 0: there are none, or a fault
  * has been noted. */
 size_t compute_take_timeline(struct compute *c, struct timeline_stamp **out);

@@ -317,6 +317,18 @@ static double read_turn(struct bench *b)
     return bytes > 0 ? roofline_read(model_compute(b->m), data, bytes) / (double)bytes : 0;
 }
 
+/* What was stamped since the last time; out NULL: is forgotten. */
+static void take_timeline(struct bench *b, struct timeline_summary *out)
+{
+    struct timeline_stamp *stamps;
+    if (!b->o->timeline)
+        return;
+    const size_t count = compute_take_timeline(model_compute(b->m), &stamps);
+    if (out)
+        timeline_summarise(stamps, count, &b->r->arena, out);
+    free(stamps);
+}
+
 /* Memory's speed changes from second to second where other machines share it: readings take turns
  * with the steps, so that the median of both is of the same seconds. */
 static bool measure_steps(struct bench *b, struct bench_decode *d)
@@ -329,6 +341,7 @@ static bool measure_steps(struct bench *b, struct bench_decode *d)
         ok = step(b);
     d->read_before = ok ? read_now(b) : 0;
     ok = ok && step(b); /* the reading took the caches; and this one is not timed */
+    take_timeline(b, NULL);
     progress_begin(&b->progress, "decode", "tokens", (uint64_t)d->tokens);
     for (int i = 0; ok && i < d->tokens; i++) {
         if (i % TURN_STEPS == 0 && b->r->weights_read_bytes > 0)
@@ -341,6 +354,7 @@ static bool measure_steps(struct bench *b, struct bench_decode *d)
     }
     if (ok)
         progress_end(&b->progress);
+    take_timeline(b, &d->timeline);
     d->kernels = compute_kernels(model_compute(b->m));
     if (turn_count > 0)
         d->read_between = 1 / stats_median(turns, turn_count);
@@ -461,6 +475,34 @@ static bool measure_decode(struct bench *b, int64_t context)
 
 /* ---- all of it ---- */
 
+static bool check_simulation(const struct bench_options *o, struct error *err)
+{
+    const bool given = o->acceptance != -1;
+    const char *field = "--simulate-acceptance";
+    if (given && !(o->acceptance >= 0 && o->acceptance <= 1))
+        error_set(err, "badValue", "badValue(%s): a share of drafts, from 0 to 1", field);
+    else if (o->drafter && !o->drafter[0])
+        error_set(err, "USAGE", "missingValue(%s)", field = "--drafter");
+    else if (given && !o->drafter)
+        error_set(err, "USAGE", "%s needs --drafter", field);
+    else if (!given && o->drafter)
+        error_set(err, "USAGE", "--drafter needs %s: bench only simulates", field);
+    else
+        return true;
+    return error_at(err, NULL, field, NULL);
+}
+
+bool bench_check(const struct bench_options *o, struct error *err)
+{
+    if (!check_simulation(o, err))
+        return false;
+    if (!o->timeline || compute_has_timeline(o->model.compute.backend))
+        return true;
+    error_set(err, "TIMELINE-NOT-BUILT",
+              "it needs --backend cuda of a program built with `make CUDA=1 CUDA_TIMELINE=1`");
+    return error_at(err, NULL, "--timeline", NULL);
+}
+
 /* Positions beyond a context that decoding there takes. */
 static int64_t room_beyond(const struct bench_options *o)
 {
@@ -547,7 +589,7 @@ static bool run(struct bench *b)
 
 bool bench_run(const struct bench_options *o, struct bench_result *r, struct error *err)
 {
-    *r = (struct bench_result){.prompt_tokens = (int)o->prompt_tokens};
+    *r = (struct bench_result){.prompt_tokens = (int)o->prompt_tokens, .timeline = o->timeline};
     struct bench b = {.o = o, .r = r, .err = err, .random = 0x9e3779b97f4a7c15u};
     b.progress.quiet = o->quiet;
     const bool ok = run(&b);

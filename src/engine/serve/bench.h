@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/compute/meter.h"
 #include "engine/compute/roofline.h"
+#include "engine/compute/timeline.h"
 #include "engine/model/model.h"
 
 #include <stdbool.h>
@@ -24,8 +25,9 @@ struct bench_options {
     int64_t block;       /* verification is measured for 1, 2, 4 .. rows up to it */
     int64_t context;     /* decode there alone; 0: at 512 and 8192, or as far as the model goes */
     const char *drafter; /* NULL: none. Only with an acceptance that is simulated: */
-    double acceptance;   /* of a draft whose predecessors were accepted */
+    double acceptance;   /* of a draft whose predecessors were accepted; -1: not given */
     bool no_cold;        /* leave the page cache alone */
+    bool timeline;       /* of decode steps; the backend has one */
     bool quiet;
 };
 
@@ -56,6 +58,7 @@ struct bench_decode {
                                              its kernels one after the other */
     unsigned kernels;                     /* of one step; 0: the backend has none */
     struct meter_count part[METER_PARTS]; /* of them all */
+    struct timeline_summary timeline;     /* of the last steps */
     int widths;
     struct bench_verify verify[BENCH_WIDTHS];
 };
@@ -85,6 +88,7 @@ struct bench_result {
     const char *weights, *engine, *cpu, *drafter;
     bool on_device; /* then the caches and the readings are the device's */
     bool fast;      /* ARITHMETIC_FAST */
+    bool timeline;  /* was asked for */
     struct device_facts device;
     double copy_rate; /* bytes a second, each read and written; of a device */
     int threads, cores;
@@ -105,6 +109,9 @@ struct bench_result {
     uint64_t resident_bytes, resident_anonymous, resident_file, resident_peak;
 };
 
+/* Whether the options go together and the backend, which is there, has what they ask for. Errors:
+ * badValue, USAGE, TIMELINE-NOT-BUILT. */
+bool bench_check(const struct bench_options *o, struct error *err);
 /* Errors: the model's, INTERRUPTED, OUT-OF-MEMORY, CONTEXT-EXCEEDED (what was asked does not fit).
  */
 bool bench_run(const struct bench_options *o, struct bench_result *r, struct error *err);

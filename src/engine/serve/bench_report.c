@@ -227,6 +227,28 @@ static json_t *kernels_json(unsigned kernels)
     return kernels > 0 ? json_integer((json_int_t)kernels) : json_null();
 }
 
+static json_t *timeline_json(const struct timeline_summary *t)
+{
+    json_t *o = json_object(), *steps = json_array();
+    for (size_t i = 0; i < t->count; i++) {
+        const struct timeline_step *s = &t->step[i];
+        json_t *step = json_object();
+        json_object_set_new(step, "from",
+                            s->from < 0 ? json_null() : json_string(timeline_place_text(s->from)));
+        set_text(step, "to", timeline_place_text(s->to));
+        set_int(step, "times", s->count);
+        set(step, "seconds_median", s->median);
+        set(step, "seconds_tenth", s->low);
+        set(step, "seconds_nine_tenths", s->high);
+        set(step, "into_layer_seconds", s->into);
+        json_array_append_new(steps, step);
+    }
+    set_int(o, "layers", t->layers);
+    set(o, "layer_seconds", t->layer);
+    json_object_set_new(o, "steps", steps);
+    return o;
+}
+
 static json_t *decode_json(const struct bench_result *r, const struct bench_decode *d)
 {
     json_t *o = json_object(), *parts = json_object(), *widths = json_array();
@@ -270,6 +292,8 @@ static json_t *decode_json(const struct bench_result *r, const struct bench_deco
     set(o, "share_of_roofline_least", per(ideal_seconds(r, d), d->least));
     json_object_set_new(o, "parts", parts);
     json_object_set_new(o, "verify", widths);
+    if (r->timeline)
+        json_object_set_new(o, "timeline", timeline_json(&d->timeline));
     set_text(o, "bound", bound_key(r, d));
     set_text(o, "sentence", sentence.data);
     buffer_free(&sentence);
@@ -463,6 +487,26 @@ static void print_parts(const struct bench_result *r, const struct bench_decode 
     table_print(t);
 }
 
+static void print_timeline(const struct timeline_summary *t)
+{
+    struct table *rows = table_new(7);
+    printf("timeline of these steps, block 0, microseconds: %zu layers, %.2f from one's begin to "
+           "the next one's (median)\n\n",
+           t->layers, 1e6 * t->layer);
+    table_row(rows, "to", "median", "10%", "90%", "into the layer", "times", "from");
+    for (size_t i = 0; i < t->count; i++) {
+        const struct timeline_step *s = &t->step[i];
+        const bool first = s->from < 0;
+        char a[TEXT], b[TEXT], c[TEXT], d[TEXT], e[TEXT];
+        table_row(rows, timeline_place_text(s->to), first ? "" : number(a, "%.2f", 1e6 * s->median),
+                  first ? "" : number(b, "%.2f", 1e6 * s->low),
+                  first ? "" : number(c, "%.2f", 1e6 * s->high), number(d, "%.2f", 1e6 * s->into),
+                  number(e, "%.0f", (double)s->count), first ? "" : timeline_place_text(s->from));
+    }
+    table_print(rows);
+    printf("\n");
+}
+
 static void print_widths(const struct bench_decode *d)
 {
     struct table *t = table_new(5);
@@ -497,6 +541,8 @@ static void print_decode(const struct bench_result *r, const struct bench_decode
            100 * per(ideal_seconds(r, d), d->least), best_read_rate(d) / 1e9);
     print_parts(r, d);
     printf("\n");
+    if (r->timeline)
+        print_timeline(&d->timeline);
     print_widths(d);
     printf("\n%s\n", sentence.data);
     buffer_free(&sentence);
