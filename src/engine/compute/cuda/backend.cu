@@ -367,5 +367,7 @@ extern "C" const struct compute_backend cuda_backend = {
     .roofline_copy = copy_rate,
 #ifdef CUDA_TIMELINE
     .take_timeline = cuda_timeline_take,
+#else
+    .take_timeline = NULL,
 #endif
 };
