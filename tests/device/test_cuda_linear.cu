@@ -368,6 +368,14 @@ static void check_linears(void)
     check_linear(WEIGHT_BF16, 40 * device.multiprocessors + 5, 64, all, ALL, true, false, 0);
     check_linear(WEIGHT_INT8_AFFINE32, 40 * device.multiprocessors + 5, 64, all, ALL, true, true,
                  0);
+    /* several outputs of a half-warp, the last ones' half-warps with fewer; and too many for that
+     */
+    static const int one[] = {1};
+    for (int f = 0; f < 2; f++)
+        for (int times = 2; times <= 6; times += 2) {
+            const int out = (16 * times - 8) * device.multiprocessors + 5;
+            check_linear(formats[f], out, 2048, one, 1, true, times == 4, 0);
+        }
     /* rows that cannot be read two elements at a time */
     check_linear(WEIGHT_BF16, 11, 101, some, SOME, true, true, 0);
     check_linear(WEIGHT_BF16, 11, 100, some, SOME, true, false, 1);

@@ -9,8 +9,12 @@
 #include "engine/compute/cuda/arithmetic.cuh"
 #include "engine/compute/cuda/launch.cuh"
 #include "engine/compute/cuda/ptx.cuh"
+#include "engine/compute/cuda/ring_one.cuh"
 #include "engine/compute/cuda/rows.cuh"
 #include "engine/compute/cuda/timeline.cuh"
+
+#include <stdlib.h>
+#include <string.h>
 
 enum {
     UNIT_BYTES = 256,
@@ -320,6 +324,9 @@ static bool ring_launch(const struct cuda_launch *l, const struct cuda_linear *a
     at = (at + 127) / 128 * 128;
     c.ring_at = at;
     at += D * O * threads * 16;
+    /* Of two blocks on the first multiprocessors that are free, others would stand idle. */
+    const int alone = (int)(l->device->shared_most / 2) + 1;
+    at = at < alone ? alone : at;
     if (c.units % B != 0 || (size_t)at > l->device->shared_most ||
         (NORM && inputs > ROWS_PIECES * threads * ROWS_PIECE))
         return false;
@@ -360,11 +367,30 @@ static bool ring_norm(const struct cuda_launch *l, const struct cuda_linear *a)
     return a->norm != NULL ? ring_shape<F, R, true>(l, a) : ring_shape<F, R, false>(l, a);
 }
 
+/* For a trial: "project" and "output", where bf16 takes the form for one row. */
+static bool ring_asked(const char *what)
+{
+    const char *asked = getenv("MLXFAST_CUDA_RING");
+    return asked != NULL && strstr(asked, what) != NULL;
+}
+
+/* One row. Rings leave room for the sparse ffn's kernel, or for attention's, beside them. */
+template <int F> static bool ring_row(const struct cuda_launch *l, const struct cuda_linear *a)
+{
+    static const bool project = ring_asked("project"), output = ring_asked("output");
+    if constexpr (F == WEIGHT_BF16)
+        return a->norm == NULL ? output && ring_one_launch<F, 1, 4, 8, 8, 1, false>(l, a)
+                               : project && ring_one_launch<F, 5, 4, 4, 12, 1, true>(l, a);
+    else
+        return a->norm == NULL ? ring_one_launch<F, 1, 8, 3, 8, 8, false>(l, a)
+                               : project && ring_one_launch<F, 5, 4, 3, 4, 2, true>(l, a);
+}
+
 template <int F> static bool ring_rows(const struct cuda_launch *l, const struct cuda_linear *a)
 {
     switch (a->rows) {
     case 1:
-        return ring_norm<F, 1>(l, a);
+        return ring_row<F>(l, a) || ring_norm<F, 1>(l, a);
     case 2:
         return ring_norm<F, 2>(l, a);
     case 3:
