@@ -187,8 +187,9 @@ static __device__ __forceinline__ void up_keep(const struct experts_run *e, stru
     const int lane = (int)threadIdx.x % 32;
     for (int r = (int)threadIdx.x / 32; r < e->rows; r += warps) {
         const int at = r * e->top_k;
-        route_mix(e->score + (size_t)r * (size_t)e->experts, lists.chosen + at, e->top_k,
-                  e->normalize, lane, e->mix + at);
+        route_mix(route_score(e->score + (size_t)r * (size_t)e->experts, lists.chosen + at,
+                              e->top_k, lane),
+                  e->top_k, e->normalize, lane, e->mix + at);
         if (lane < e->top_k)
             e->chosen[at + lane] = lists.chosen[at + lane];
     }
@@ -336,7 +337,8 @@ static __global__ __launch_bounds__(one ? 896 : 512, 1) void experts_down(struct
     if (one) {
         if (thread < 32) {
             route_row(e.key, e.experts, e.top_k, thread, chosen);
-            route_mix(e.score, chosen, e.top_k, e.normalize, thread, mix);
+            route_mix(route_score(e.score, chosen, e.top_k, thread), e.top_k, e.normalize, thread,
+                      mix);
         }
     } else {
         pdl_wait();

@@ -30,8 +30,8 @@ static __global__ void experts_route(struct experts_run e)
     if (row >= e.rows)
         return;
     route_row(e.key + (size_t)row * (size_t)e.experts, e.experts, e.top_k, lane, chosen[warp]);
-    route_mix(e.score + (size_t)row * (size_t)e.experts, chosen[warp], e.top_k, e.normalize, lane,
-              e.mix + row * e.top_k);
+    route_mix(route_score(e.score + (size_t)row * (size_t)e.experts, chosen[warp], e.top_k, lane),
+              e.top_k, e.normalize, lane, e.mix + row * e.top_k);
     if (lane < e.top_k)
         e.chosen[row * e.top_k + lane] = chosen[warp][lane];
 }

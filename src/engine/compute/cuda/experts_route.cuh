@@ -24,7 +24,7 @@ struct experts_run {
     const uint16_t
         *shared_out; /* bf16 [rows, hidden] of a shared expert that is not inside, or NULL */
     uint16_t *x;
-    unsigned *arrived; /* [2] counters of moe.cu, 0 between its launches */
+    struct moe_exchange *exchange; /* moe.cuh */
 };
 
 /* What a block's kernels get, in its scratch (ffn.cu). */
@@ -168,11 +168,18 @@ static __device__ __forceinline__ void route_row(const uint32_t *key, int expert
     __syncwarp();
 }
 
-/* Mixture weights of a row's choices, by a warp: the sum goes in the order of choice. */
-static __device__ __forceinline__ void route_mix(const float *score, const int *chosen, int top_k,
-                                                 bool normalize, int lane, float *mix)
+/* The score of this lane's choice, past L1 as well; of lanes above top_k 0. */
+static __device__ __forceinline__ float route_score(const float *score, const int *chosen,
+                                                    int top_k, int lane)
 {
-    const float mine = lane < top_k ? __ldcg(score + chosen[lane]) : 0.0f;
+    return lane < top_k ? __ldcg(score + chosen[lane]) : 0.0f;
+}
+
+/* Mixture weights of a row's choices, by a warp: the sum goes in the order of choice. mine: the
+ * score of this lane's choice. */
+static __device__ __forceinline__ void route_mix(float mine, int top_k, bool normalize, int lane,
+                                                 float *mix)
+{
     float sum = 0.0f;
     for (int i = 0; i < top_k; i++)
         sum = sum + __shfl_sync(0xffffffffu, mine, i);

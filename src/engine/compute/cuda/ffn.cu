@@ -24,17 +24,17 @@ struct ffn_sizes {
 };
 
 struct ffn_memory {
-    unsigned *arrived;      /* [2]; the first, wherever a block has how many rows */
-    uint16_t *gate, *up;    /* [rows, width] */
-    uint16_t *shared_out;   /* [rows, hidden] */
-    uint16_t *normed;       /* [rows, hidden] */
-    uint32_t *key;          /* [rows, experts] */
-    float *score;           /* [rows, experts] */
-    int *chosen, *entry_of; /* [rows, top_k] */
-    float *mix;             /* [rows, top_k] */
-    uint16_t *inner, *out;  /* [entries, expert_width], [entries, hidden] */
-    int *start, *row_of;    /* [experts + 2], [entries] */
-    int *tile_count;        /* [1] */
+    struct moe_exchange *exchange; /* the first: at the same place in every block */
+    uint16_t *gate, *up;           /* [rows, width] */
+    uint16_t *shared_out;          /* [rows, hidden] */
+    uint16_t *normed;              /* [rows, hidden] */
+    uint32_t *key;                 /* [rows, experts] */
+    float *score;                  /* [rows, experts] */
+    int *chosen, *entry_of;        /* [rows, top_k] */
+    float *mix;                    /* [rows, top_k] */
+    uint16_t *inner, *out;         /* [entries, expert_width], [entries, hidden] */
+    int *start, *row_of;           /* [experts + 2], [entries] */
+    int *tile_count;               /* [1] */
     struct cuda_experts_tile *tiles;
     size_t bytes;
 };
@@ -58,7 +58,7 @@ static struct ffn_memory lay_out(const struct ffn_sizes *s, void *base)
     struct ffn_memory m;
     uint8_t *b = (uint8_t *)base;
     size_t used = 0;
-    m.arrived = (unsigned *)take(b, &used, 2, sizeof(unsigned));
+    m.exchange = (struct moe_exchange *)take(b, &used, 1, sizeof *m.exchange);
     m.gate = (uint16_t *)take(b, &used, s->rows * s->width, sizeof(uint16_t));
     m.up = (uint16_t *)take(b, &used, s->rows * s->width, sizeof(uint16_t));
     const size_t rows = s->experts > 0 ? s->rows : 0, entries = rows * (s->top_k + 1);
@@ -371,7 +371,7 @@ void ffn_experts_run(const struct cuda_ffn_run *a, struct experts_run *out)
     e.inner = m.inner;
     e.shared_out = b->has_shared && !w->shared_inside ? m.shared_out : NULL;
     e.x = a->x;
-    e.arrived = m.arrived;
+    e.exchange = m.exchange;
     *out = e;
 }
 

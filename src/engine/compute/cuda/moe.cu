@@ -1,15 +1,17 @@
 /* One kernel for few rows of NVFP4 experts with the shared one among them: norm, router, choice,
- * gate and up, down, mixture and residual. Its blocks, one a multiprocessor, wait for each other
- * twice (ptx.cuh, grid_arrive): behind the router and behind gate and up. What a stage reads of
- * weights is under way before it waits: at these sizes latency counts as much as bytes. A pair of
- * warps has 16 rows of weights, each warp one half of their lanes (nvfp4_tile.cuh). An entry is a
- * row's use of an expert, number row * slots + slot. */
+ * gate and up, down, mixture and residual. Its blocks, one a multiprocessor, give each other the
+ * router's keys and the rows between gate and up and down (moe.cuh). What a stage reads of weights
+ * is under way before it waits: at these sizes latency counts as much as bytes. A pair of warps has
+ * 16 rows of weights, each warp one half of their lanes (nvfp4_tile.cuh). An entry is a row's use
+ * of an expert, number row * slots + slot. One row's block is so small that the next kernel's lies
+ * beside it. */
 #include "engine/compute/cuda/moe.cuh"
 
 #include "engine/compute/cuda/launch.cuh"
 #include "engine/compute/cuda/meter.h"
 #include "engine/compute/cuda/nvfp4_tile.cuh"
 #include "engine/compute/cuda/rows.cuh"
+#include "engine/compute/cuda/timeline.cuh"
 
 enum {
     MOE_TOP_K = 8,
@@ -20,7 +22,6 @@ enum {
     MOE_THREADS = 32 * MOE_WARPS,
     UP_OUTPUTS = TILE_OUTPUTS / 2, /* of a pair: gate's rows and up's */
     UP_TILES = MOE_WIDTH / UP_OUTPUTS,
-    UP_PAIRS = 5, /* 576 tiles of one row on 132 blocks */
     UP_GROUPS = MOE_HIDDEN / CUDA_NVFP4_GROUP,
     UP_ROW = MOE_HIDDEN / 2, /* bytes of codes of an output; of scales: */
     UP_SCALES = MOE_HIDDEN / 16,
@@ -29,11 +30,23 @@ enum {
     DOWN_ROW = MOE_WIDTH / 2,
     DOWN_SCALES = MOE_WIDTH / 16,
     DOWN_BYTES = TILE_OUTPUTS * (DOWN_ROW + DOWN_SCALES),
-    COPIES = UP_PAIRS + 2 * MOE_SLOTS, /* that are waited for: pairs', slots' of two rows */
+    COPIES = 3 * MOE_SLOTS,            /* that are waited for: pairs', slots' of two rows */
     ROUTER_BYTES = 2 * MOE_HIDDEN * 2, /* two experts */
-    INNER_WORDS = MOE_WIDTH / 2,
-    ROW_WORDS = MOE_HIDDEN / 2
+    /* A row as tile_put leaves it, and what is said of it: bytes. */
+    UP_UNITS = MOE_HIDDEN / (CUDA_BLOCK * TILE_UNIT),
+    UP_INPUTS = UP_UNITS * TILE_UNIT_WORDS * 4,
+    UP_ODD = tile_odd_words(UP_UNITS) * 4,
+    DOWN_UNITS = MOE_WIDTH / (CUDA_BLOCK * TILE_UNIT),
+    DOWN_INPUTS = DOWN_UNITS * TILE_UNIT_WORDS * 4,
+    DOWN_ODD = tile_odd_words(DOWN_UNITS) * 4
 };
+
+/* What leaves room for another kernel beside a block of one row. */
+#ifdef CUDA_EMULATED
+#define MOE_REGISTERS(R)
+#else
+#define MOE_REGISTERS(R) __maxnreg__((R) == 1 ? 64 : 96)
+#endif
 
 struct moe_call {
     struct experts_run e;
@@ -41,44 +54,45 @@ struct moe_call {
     const uint8_t *router;
     size_t router_bytes; /* of an expert */
     const float *bias;
-    unsigned *arrived; /* [2], 0 */
 };
 
-/* Shared memory of R rows. It begins with the rows (rows.cuh), where those that gate and up have
- * made are later. From 64 KB on (tile_table_at) there is the table, and behind it the codes of gate
- * and up. */
+/* Shared memory of R rows. It begins with the rows (rows.cuh); the norm's part of them becomes the
+ * rows as tile_put leaves them. Behind all are the codes of gate and up, where later those rows
+ * are that gate and up have made and, of several rows, down's weights. */
 template <int R> struct moe_place {
     enum {
-        NORMED = R * (MOE_HIDDEN + MOE_HIDDEN + CUDA_LANES * ROWS_PIECE) * 2 + 16,
-        INNER = R * MOE_SLOTS * MOE_WIDTH * 2,
-        EXCHANGE = ((int)NORMED > (int)INNER ? (int)NORMED : (int)INNER),
+        PAIRS = R == 1 ? 5 : MOE_SLOTS, /* 576 tiles of a row on 132 blocks */
+        INPUTS = R * MOE_HIDDEN * 2,
+        EXCHANGE = INPUTS + R * UP_INPUTS,
         ODD = EXCHANGE + MOE_SLOTS * 32 * 16,
-        OUT = ODD + R * MOE_SLOTS * INNER_WORDS / 32 * 4,
-        MIX = OUT + R * MOE_SLOTS * TILE_OUTPUTS * 4,
+        INNER_ODD = ODD + R * UP_ODD,
+        OUT = (INNER_ODD + R * MOE_SLOTS * DOWN_ODD + 15) / 16 * 16,
+        SCORE = OUT + R * MOE_SLOTS * TILE_OUTPUTS * 4,
+        MIX = SCORE + R * MOE_EXPERTS * 4,
         CHOSEN = MIX + R * MOE_TOP_K * 4,
-        BARRIERS = CHOSEN + R * MOE_TOP_K * 4,
-        FRONT = (BARRIERS + (COPIES + UP_PAIRS) * 8 + 127) / 128 * 128,
-        BEHIND = UP_PAIRS * UP_BYTES,
-        DOWN_IN_FRONT = FRONT + MOE_SLOTS * DOWN_BYTES + 1024 <= NVFP4_TABLE_BYTES,
-        BYTES = 2 * NVFP4_TABLE_BYTES + BEHIND
+        ZERO = CHOSEN + R * MOE_TOP_K * 4,
+        BARRIERS = ZERO + TILE_ZEROS,
+        FRONT = (BARRIERS + (COPIES + MOE_SLOTS) * 8 + 127) / 128 * 128,
+        DOWN_IN_FRONT = R == 1,
+        UP = FRONT + (DOWN_IN_FRONT ? MOE_SLOTS * DOWN_BYTES : 0),
+        INNER = UP,
+        DOWN = DOWN_IN_FRONT ? (int)FRONT : INNER + R * MOE_SLOTS * DOWN_INPUTS,
+        BYTES = UP + PAIRS * UP_BYTES
     };
-    static_assert(2 * MOE_SLOTS * DOWN_BYTES <= (int)BEHIND, "two rows' down");
-    static_assert((int)MIX % 8 == 0 && (int)BARRIERS % 8 == 0, "aligned");
-    static_assert(FRONT + 1024 <= NVFP4_TABLE_BYTES, "1 KB is the system's");
+    static_assert((int)EXCHANGE >= R * (MOE_HIDDEN + MOE_HIDDEN + CUDA_LANES * ROWS_PIECE) * 2 + 16,
+                  "the norm's part");
+    static_assert((DOWN_IN_FRONT ? (int)DOWN + ROUTER_BYTES <= (int)UP
+                                 : DOWN + 2 * MOE_SLOTS * DOWN_BYTES <= (int)BYTES),
+                  "two rows' down");
+    static_assert((int)ZERO % 16 == 0 && (int)SCORE % 16 == 0, "aligned");
 };
 
 extern __shared__ __align__(16) uint8_t moe_memory[];
 
-static __device__ __forceinline__ uint8_t *moe_behind(void)
-{
-    return moe_memory + tile_table_at(moe_memory) + NVFP4_TABLE_BYTES;
-}
-
-/* Down's weights, for several rows where those of gate and up were; before, the router's. */
+/* Down's weights; before, the router's. */
 template <int R> static __device__ __forceinline__ uint8_t *moe_down_weights(void)
 {
-    typedef struct moe_place<R> place;
-    return place::DOWN_IN_FRONT ? moe_memory + place::FRONT : moe_behind();
+    return moe_memory + moe_place<R>::DOWN;
 }
 
 /* ---- Copies of whole rows, by bulk or by the pair's threads ---- */
@@ -132,7 +146,7 @@ static __device__ __forceinline__ int moe_expert(const struct experts_run &e, in
 template <int R> static __device__ __forceinline__ void up_begin(const struct moe_call &c, int tile)
 {
     const int pair = (int)threadIdx.x / 64, output = tile % UP_TILES * UP_OUTPUTS;
-    uint8_t *to = moe_behind() + pair * UP_BYTES;
+    uint8_t *to = moe_memory + moe_place<R>::UP + pair * UP_BYTES;
     uint64_t *barrier = moe_barrier<R>(pair);
     const size_t expert = (size_t)moe_expert<R>(c.e, tile / UP_TILES);
     pair_expect(barrier, UP_BYTES);
@@ -156,7 +170,7 @@ static __device__ __forceinline__ void down_begin(const struct moe_call &c, int 
     const int slot = (int)threadIdx.x / 64, stage = R == 1 ? 0 : r % 2 * MOE_SLOTS;
     if (slot < c.e.slots && r < R && tile < DOWN_TILES) {
         uint8_t *to = moe_down_weights<R>() + (stage + slot) * DOWN_BYTES;
-        uint64_t *barrier = moe_barrier<R>(UP_PAIRS + stage + slot);
+        uint64_t *barrier = moe_barrier<R>(MOE_SLOTS + stage + slot);
         const struct cuda_experts &of = c.e.down;
         const size_t expert = (size_t)moe_expert<R>(c.e, r * c.e.slots + slot);
         pair_expect(barrier, DOWN_BYTES);
@@ -172,44 +186,47 @@ static __device__ __forceinline__ void down_begin(const struct moe_call &c, int 
 }
 
 /* Each pair goes its own way. Its first tile is under way. */
-template <int R> static __device__ __forceinline__ void moe_up(const struct moe_call &c)
+template <int R>
+static __device__ __forceinline__ void moe_up(const struct moe_call &c, struct moe_values *values)
 {
     typedef struct moe_place<R> place;
     const struct experts_run &e = c.e;
     const int pair = (int)threadIdx.x / 64, half = (int)threadIdx.x / 32 % 2;
     const int lane = (int)threadIdx.x % 32, tiles = R * e.slots * UP_TILES;
-    const int step = UP_PAIRS * (int)gridDim.x;
+    const int step = place::PAIRS * (int)gridDim.x;
     float4 *exchange = (float4 *)(moe_memory + place::EXCHANGE) + pair * 32 + lane;
-    const uint8_t *from = moe_behind() + pair * UP_BYTES;
+    const int from = place::UP + pair * UP_BYTES;
     const struct tile_rows rows = {from,      from + TILE_OUTPUTS * UP_ROW,
                                    UP_ROW,    UP_OUTPUTS * UP_ROW,
                                    UP_SCALES, UP_OUTPUTS * UP_SCALES};
-    int tile = (int)blockIdx.x + pair % UP_PAIRS * (int)gridDim.x, turn = 0;
+    int tile = (int)blockIdx.x + pair % place::PAIRS * (int)gridDim.x, turn = 0;
     /* Down is copied behind what gate and up wait for (where they have one turn: a later one's end
      * cannot be told from the first one's beginning). */
-    if (place::DOWN_IN_FRONT && (pair >= UP_PAIRS || tile >= tiles)) {
+    if (place::DOWN_IN_FRONT && (pair >= place::PAIRS || tile >= tiles)) {
         if (PTX_HOPPER && tile < tiles && tile + step >= tiles)
-            bulk_wait(moe_barrier<R>(pair % UP_PAIRS), 0);
+            bulk_wait(moe_barrier<R>(pair % place::PAIRS), 0);
         down_begin<R>(c, (int)blockIdx.x, 0);
     }
-    if (pair >= UP_PAIRS)
+    if (pair >= place::PAIRS)
         return;
     for (; tile < tiles; tile += step, turn++) {
         const int entry = tile / UP_TILES, row = R == 1 ? 0 : entry / e.slots;
         pair_wait<R>(moe_barrier<R>(pair), turn);
+        timeline_mark(TIMELINE_MOE_UP_THERE);
         if (place::DOWN_IN_FRONT && turn == 0)
             down_begin<R>(c, (int)blockIdx.x, 0);
-        const float4 acc = tile_multiply(
-            moe_memory, rows, half, UP_GROUPS, rows_shared + row * (MOE_HIDDEN / ROWS_PIECE),
-            (const uint32_t *)(moe_memory + place::ODD) + row * (ROW_WORDS / 32));
+        const float4 acc = tile_multiply(rows, half, UP_GROUPS, place::INPUTS + row * UP_INPUTS,
+                                         place::ODD + row * UP_ODD, place::ZERO);
+        timeline_mark(TIMELINE_MOE_UP_MULTIPLIED);
         if (half == 1)
             *exchange = acc;
         pair_barrier((unsigned *)moe_barrier<R>(COPIES), pair);
         if (half == 0) {
             const float2 sums = tile_sum(acc, *exchange); /* of gate, of up */
             const uint16_t inner = silu_up(rounded(sums.x), rounded(sums.y));
-            if (lane % 4 == 0)
-                e.inner[(size_t)(tile * UP_OUTPUTS + lane / 4)] = inner;
+            if (lane % 4 == 0) /* one of NaN's bits are those of nothing */
+                value_put(&values->inner[tile * UP_OUTPUTS + lane / 4],
+                          (uint16_t)(inner == 0xffff ? 1 : ~inner));
         }
         if (!PTX_HOPPER) /* what is copied next goes where the other warp has read */
             pair_barrier((unsigned *)moe_barrier<R>(COPIES), pair);
@@ -220,17 +237,31 @@ template <int R> static __device__ __forceinline__ void moe_up(const struct moe_
 
 /* ---- Down, mixture, residual ---- */
 
-/* The rows that gate and up have made, in lanes order, where the normed rows were. */
-template <int R> static __device__ __forceinline__ void moe_take_inner(const struct moe_call &c)
+static __device__ __forceinline__ bool no_half_is_zero(uint32_t v)
 {
-    const int rows = R * c.e.slots, pieces = rows * (MOE_WIDTH / ROWS_PIECE);
-    uint32_t *to = (uint32_t *)rows_shared;
-    for (int i = (int)threadIdx.x; i < pieces; i += MOE_THREADS)
-        rows_put_lanes(to + i / (MOE_WIDTH / ROWS_PIECE) * INNER_WORDS,
-                       i % (MOE_WIDTH / ROWS_PIECE),
-                       load_fresh(c.e.inner + (size_t)i * ROWS_PIECE));
-    __syncthreads();
-    tile_find_odd(to, rows * INNER_WORDS, (uint32_t *)(moe_memory + moe_place<R>::ODD));
+    return ((v - 0x00010001u) & ~v & 0x80008000u) == 0;
+}
+
+/* The rows that gate and up have made, as they come. */
+template <int R>
+static __device__ __forceinline__ void moe_take_inner(const struct moe_call &c,
+                                                      const struct moe_values *values)
+{
+    typedef struct moe_place<R> place;
+    enum { PIECES = MOE_WIDTH / ROWS_PIECE };
+    const int pieces = R * c.e.slots * PIECES;
+    for (int i = (int)threadIdx.x; i < pieces; i += MOE_THREADS) {
+        const int entry = i / PIECES;
+        uint4 v;
+        do
+            v = values_look(&values->inner[i * ROWS_PIECE]);
+        while (!no_half_is_zero(v.x) || !no_half_is_zero(v.y) || !no_half_is_zero(v.z) ||
+               !no_half_is_zero(v.w));
+        v = make_uint4(~v.x, ~v.y, ~v.z, ~v.w);
+        tile_put_piece((uint32_t *)(moe_memory + place::INNER + entry * DOWN_INPUTS),
+                       (uint32_t *)(moe_memory + place::INNER_ODD + entry * DOWN_ODD), DOWN_UNITS,
+                       i % PIECES, v);
+    }
     __syncthreads();
 }
 
@@ -281,14 +312,15 @@ static __device__ __forceinline__ void moe_down(const struct moe_call &c, float 
         }
         for (int r = 0; r < R && slot < e.slots; r++) {
             const int entry = r * e.slots + slot, stage = R == 1 ? 0 : r % 2;
-            const uint8_t *from = moe_down_weights<R>() + (stage * MOE_SLOTS + slot) * DOWN_BYTES;
+            const int from = place::DOWN + (stage * MOE_SLOTS + slot) * DOWN_BYTES;
             const struct tile_rows rows = {from,        from + TILE_OUTPUTS * DOWN_ROW,
                                            DOWN_ROW,    TILE_OUTPUTS / 2 * DOWN_ROW,
                                            DOWN_SCALES, TILE_OUTPUTS / 2 * DOWN_SCALES};
-            pair_wait<R>(moe_barrier<R>(UP_PAIRS + stage * MOE_SLOTS + slot), turns[stage]++);
-            const float4 acc = tile_multiply(
-                moe_memory, rows, half, 1, rows_shared + entry * (MOE_WIDTH / ROWS_PIECE),
-                (const uint32_t *)(moe_memory + place::ODD) + entry * (INNER_WORDS / 32));
+            pair_wait<R>(moe_barrier<R>(MOE_SLOTS + stage * MOE_SLOTS + slot), turns[stage]++);
+            timeline_mark(TIMELINE_MOE_DOWN_THERE);
+            const float4 acc = tile_multiply(rows, half, 1, place::INNER + entry * DOWN_INPUTS,
+                                             place::INNER_ODD + entry * DOWN_ODD, place::ZERO);
+            timeline_mark(TIMELINE_MOE_DOWN_MULTIPLIED);
             if (half == 1)
                 *exchange = acc;
             pair_barrier((unsigned *)moe_barrier<R>(COPIES), slot);
@@ -326,103 +358,160 @@ static __device__ __forceinline__ void router_begin(const struct moe_call &c, in
     copy_commit();
 }
 
-/* A warp has two experts and a row. */
+/* Two experts for all rows, a warp for each. Their weights are there. */
 template <int R>
-static __device__ __forceinline__ void moe_router(const struct moe_call &c, float bias)
+static __device__ __forceinline__ void router_multiply(int pair, float bias,
+                                                       struct moe_values *values)
 {
-    const struct experts_run &e = c.e;
     enum { UNITS = MOE_HIDDEN / (4 * CUDA_BLOCK) };
     const int r = (int)threadIdx.x / 32, half = (int)threadIdx.x % 32 / CUDA_LANES;
     const int lane = (int)threadIdx.x % CUDA_LANES;
-    for (int pair = (int)blockIdx.x; 2 * pair < e.experts; pair += (int)gridDim.x) {
-        const int expert = 2 * pair + half;
-        if (pair != (int)blockIdx.x) {
-            __syncthreads();
-            router_begin<R>(c, pair);
-            bias = c.bias[expert];
+    const uint4 *w = (const uint4 *)moe_down_weights<R>() + half * UNITS * CUDA_LANES + lane;
+    const uint4 *x = rows_shared + r * (MOE_HIDDEN / ROWS_PIECE) + lane;
+    float acc = 0.0f;
+#pragma unroll
+    for (int u = 0; u < UNITS; u++)
+        acc = lanes_dot(w[u * CUDA_LANES], x[u * CUDA_LANES], acc);
+    const float score = elementary_sigmoid(rounded(lanes_sum(acc)));
+    if (lane == 0)
+        value_put(&values->key[r][2 * pair + half],
+                  (uint64_t)route_key(score + bias) << 32 | __float_as_uint(score));
+}
+
+/* Meanwhile the other warps bring the rows into the form that products take. */
+template <int R>
+static __device__ __forceinline__ void moe_router(const struct moe_call &c, float bias,
+                                                  struct moe_values *values)
+{
+    typedef struct moe_place<R> place;
+    const int warp = (int)threadIdx.x / 32;
+    if (warp >= R) {
+        enum { WORDS = MOE_HIDDEN / 2 };
+        for (int i = (int)threadIdx.x - 32 * R; i < R * WORDS; i += MOE_THREADS - 32 * R) {
+            const int row = i / WORDS, at = i % WORDS;
+            tile_put((uint32_t *)(moe_memory + place::INPUTS + row * UP_INPUTS),
+                     (uint32_t *)(moe_memory + place::ODD + row * UP_ODD), UP_UNITS,
+                     at / TILE_UNIT % CUDA_LANES,
+                     at / (TILE_UNIT * CUDA_LANES) * TILE_UNIT + at % TILE_UNIT,
+                     ((const uint32_t *)rows_shared)[i]);
         }
+    } else if (2 * (int)blockIdx.x < c.e.experts) {
+        router_multiply<R>((int)blockIdx.x, bias, values);
+    }
+    for (int pair = (int)(blockIdx.x + gridDim.x); 2 * pair < c.e.experts; pair += (int)gridDim.x) {
+        __syncthreads();
+        router_begin<R>(c, pair);
         copy_wait<0>();
         __syncthreads();
-        if (r >= R)
-            continue;
-        const uint4 *w = (const uint4 *)(moe_down_weights<R>()) + half * UNITS * CUDA_LANES + lane;
-        const uint4 *x = rows_shared + r * (MOE_HIDDEN / ROWS_PIECE) + lane;
-        float acc = 0.0f;
-#pragma unroll
-        for (int u = 0; u < UNITS; u++)
-            acc = lanes_dot(w[u * CUDA_LANES], x[u * CUDA_LANES], acc);
-        const float score = elementary_sigmoid(rounded(lanes_sum(acc)));
-        if (lane == 0) {
-            e.score[r * e.experts + expert] = score;
-            e.key[r * e.experts + expert] = route_key(score + bias);
-        }
+        if (warp < R)
+            router_multiply<R>(pair, c.bias[2 * pair + (int)threadIdx.x / CUDA_LANES % 2], values);
     }
 }
 
+/* Row `warp`'s experts, as their keys come; a lane has ROUTE_PER of them. */
 template <int R>
-static __global__ __launch_bounds__(MOE_THREADS, 1) void moe(const __grid_constant__ moe_call c)
+static __device__ __forceinline__ void moe_choose(const struct moe_call &c,
+                                                  const struct moe_values *values)
+{
+    typedef struct moe_place<R> place;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    float *score = (float *)(moe_memory + place::SCORE) + warp * MOE_EXPERTS + ROUTE_PER * lane;
+    uint32_t key[ROUTE_PER] = {};
+    static_assert((int)MOE_EXPERTS == 32 * ROUTE_PER, "all keys");
+    bool there;
+    do {
+        there = true;
+#pragma unroll
+        for (int j = 0; j < ROUTE_PER; j += 2)
+            if (ROUTE_PER * lane + j < c.e.experts) {
+                const uint4 v = values_look(&values->key[warp][ROUTE_PER * lane + j]);
+                key[j] = v.y;
+                key[j + 1] = v.w;
+                score[j] = __uint_as_float(v.x);
+                score[j + 1] = __uint_as_float(v.z);
+                there = there && v.y != 0 && v.w != 0;
+            }
+    } while (!there);
+    __syncwarp();
+    route_choose<ROUTE_PER>(key, c.e.top_k, lane,
+                            (int *)(moe_memory + place::CHOSEN) + warp * MOE_TOP_K);
+}
+
+/* Zeros where the launch before had its values: by some threads of each block. */
+static __device__ __forceinline__ void moe_clear(struct moe_values *values)
+{
+    enum { PIECES = sizeof *values / 16 };
+    static_assert(sizeof *values % 16 == 0, "whole pieces");
+    for (int i = (int)(threadIdx.x * gridDim.x + blockIdx.x); i < PIECES;
+         i += MOE_THREADS * (int)gridDim.x)
+        ((uint4 *)values)[i] = make_uint4(0, 0, 0, 0);
+}
+
+template <int R> static __global__ MOE_REGISTERS(R) void moe(const __grid_constant__ moe_call c)
 {
     typedef struct moe_place<R> place;
     const struct experts_run &e = c.e;
     const int thread = (int)threadIdx.x, warp = thread / 32, block = (int)blockIdx.x;
     const int expert = 2 * block + thread / CUDA_LANES % 2;
-    int *chosen = (int *)(moe_memory + place::CHOSEN);
     uint4 norm[ROWS_PIECES];
 
+    timeline_mark(TIMELINE_MOE_STARTS);
     if (thread == 0)
         for (int i = 0; i < COPIES; i++)
             bytes_barrier_init(moe_barrier<R>(i));
-    pair_barrier_init((unsigned *)moe_barrier<R>(COPIES),
-                      UP_PAIRS > MOE_SLOTS ? UP_PAIRS : MOE_SLOTS);
+    pair_barrier_init((unsigned *)moe_barrier<R>(COPIES), MOE_SLOTS);
+    for (int i = thread; i < ((int)place::OUT - (int)place::ODD) / 4; i += MOE_THREADS)
+        ((uint32_t *)(moe_memory + place::ODD))[i] = 0;
+    if (thread < TILE_ZEROS / 4)
+        ((uint32_t *)(moe_memory + place::ZERO))[thread] = 0;
     router_begin<R>(c, block);
     rows_take_norm<true>(c.rows, norm);
     const float bias = expert < e.experts ? c.bias[expert] : 0.0f;
+    timeline_mark(TIMELINE_MOE_WAITS);
     pdl_wait();
     /* Not before: so nothing that starts early can meet a kernel before this one's predecessor. */
     pdl_launch_next();
-    if (block == 0 && thread == 0)
-        c.arrived[1] = 0;
-    rows_stage<R, true>(c.rows, norm, [&]() {
-        nvfp4_fill_table(moe_memory + tile_table_at(moe_memory), thread, MOE_THREADS);
-    });
-    tile_find_odd((const uint32_t *)rows_shared, R * ROW_WORDS,
-                  (uint32_t *)(moe_memory + place::ODD));
-    moe_router<R>(c, bias);
-
+    timeline_mark(TIMELINE_MOE_THERE);
+    const uint32_t turn = load_fresh_word(&e.exchange->turn[block]);
+    struct moe_values *const values = &e.exchange->values[turn];
+    rows_stage<R, true>(c.rows, norm, [&]() { copy_wait<0>(); });
+    timeline_mark(TIMELINE_MOE_STAGED);
+    moe_router<R>(c, bias, values);
+    timeline_mark(TIMELINE_MOE_ROUTED);
+    moe_clear(&e.exchange->values[turn ^ 1]);
+    if (warp < R)
+        moe_choose<R>(c, values);
     __syncthreads();
-    if (thread == 0)
-        grid_arrive(&c.arrived[0]);
-    if (warp < R) {
-        grid_wait(&c.arrived[0], gridDim.x);
-        route_row(e.key + (size_t)warp * (size_t)e.experts, e.experts, e.top_k, thread % 32,
-                  chosen + warp * MOE_TOP_K);
-    }
-    __syncthreads();
+    timeline_mark(TIMELINE_MOE_CHOSEN);
 
     const int pair = thread / 64, tile = block + pair * (int)gridDim.x;
-    if (pair < UP_PAIRS && tile < R * e.slots * UP_TILES)
+    if (pair < place::PAIRS && tile < R * e.slots * UP_TILES)
         up_begin<R>(c, tile);
-    moe_up<R>(c);
+    moe_up<R>(c, values);
+    timeline_mark(TIMELINE_MOE_UP_ENDS);
 
     __syncthreads();
-    if (thread == 0)
-        grid_arrive(&c.arrived[1]);
     if (!place::DOWN_IN_FRONT) { /* where gate and up were */
         down_begin<R>(c, block, 0);
         down_begin<R>(c, block, 1);
     }
     const float before = moe_before<R>(e, block);
     const int row = warp - MOE_WARPS + R; /* the last warps */
-    if (row >= 0)
-        route_mix(e.score + (size_t)row * (size_t)e.experts, chosen + row * MOE_TOP_K, e.top_k,
-                  e.normalize, thread % 32, (float *)(moe_memory + place::MIX) + row * MOE_TOP_K);
-    if (warp == 0)
-        grid_wait(&c.arrived[1], gridDim.x);
-    __syncthreads();
-    if (block == 0 && thread == 0)
-        c.arrived[0] = 0; /* all have gone by */
-    moe_take_inner<R>(c);
+    if (row >= 0) {
+        const int lane = thread % 32;
+        const int *chosen = (const int *)(moe_memory + place::CHOSEN) + row * MOE_TOP_K;
+        const float *score = (const float *)(moe_memory + place::SCORE) + row * MOE_EXPERTS;
+        route_mix(lane < e.top_k ? score[chosen[lane]] : 0.0f, e.top_k, e.normalize, lane,
+                  (float *)(moe_memory + place::MIX) + row * MOE_TOP_K);
+    }
+    moe_take_inner<R>(c, values);
+    timeline_mark(TIMELINE_MOE_INNER_STAGED);
     moe_down<R>(c, before);
+    timeline_mark(TIMELINE_MOE_ENDS);
+    if (thread == 0)
+        e.exchange->turn[block] = turn ^ 1;
+    for (int i = (int)gridDim.x + thread; block == 0 && i < MOE_BLOCKS; i += MOE_THREADS)
+        e.exchange->turn[i] = turn ^ 1; /* where another launch has more blocks */
 }
 
 template <int R>
@@ -448,7 +537,6 @@ static bool moe_launch(const struct cuda_launch *l, const struct cuda_ffn_run *a
     c.router = a->w->router.data;
     c.router_bytes = a->w->router.row_bytes;
     c.bias = a->w->selection_bias;
-    c.arrived = e->arrived;
     cuda_meter_stage(METER_EXPERTS);
     cuda_launch_together(l, "moe", moe<R>, dim3((unsigned)l->device->multiprocessors),
                          dim3(MOE_THREADS), bytes, c);
@@ -467,9 +555,10 @@ bool cuda_moe(const struct cuda_launch *l, const struct cuda_ffn_run *a,
 {
     const struct cuda_matrix *router = &a->w->router;
     if (!e->shared || e->top_k > MOE_TOP_K || e->width != MOE_WIDTH || e->hidden != MOE_HIDDEN ||
-        e->experts % 2 != 0 || router->format != WEIGHT_BF16 || !is_nvfp4(&e->gate) ||
-        !is_nvfp4(&e->up) || !is_nvfp4(&e->down) || (uintptr_t)a->x % 16 != 0 ||
-        (uintptr_t)a->w->norm % 16 != 0)
+        e->experts % 2 != 0 || e->experts > MOE_EXPERTS ||
+        l->device->multiprocessors > MOE_BLOCKS || router->format != WEIGHT_BF16 ||
+        !is_nvfp4(&e->gate) || !is_nvfp4(&e->up) || !is_nvfp4(&e->down) ||
+        (uintptr_t)a->x % 16 != 0 || (uintptr_t)a->w->norm % 16 != 0)
         return false;
     switch (a->rows) {
     case 1:

@@ -1,15 +1,21 @@
 /* Dot products of 16 NVFP4 rows by a warp, with the bits of numerics.md: a lane's t of a block,
  * fma(c0, x0, c1 * x1), comes from tensor cores, t * scale is added by fma in the order of blocks.
  *
- * One product of matrices (m16n8k16) is a block's half: its 16 rows are outputs, its 8 columns the
- * half's lanes, and a column has but its own lane's two inputs among the 16, the others are 0. So
- * each sum has two products, of 10 bits each: exact, and so the same as rounded once, where the
- * inputs' exponents are at most 9 apart. Other pairs of inputs are `odd` (about one of 400); their
- * columns are mended by fma. (A sum of two zeros may have another sign than fma's: nothing is made
- * of it, since accumulators begin as +0.)
+ * A warp has one half of the lanes. One product of matrices (m16n8k16) has 16 outputs and, in its 8
+ * columns, 4 of those lanes by 2 blocks; a column has but its own two inputs among the 16, the
+ * others are 0. Where the inputs' exponents are at most 12 apart a sum of two products fits in 24
+ * bits (from below 12 * 2^12 down to 2^-8), and so is what rounding once gives. Other pairs of
+ * inputs are `odd`; their columns are mended by fma. A row with inputs near the ends of a float's
+ * range is `wild`: all of it is left to fma. (A sum of two zeros may have another sign than fma's:
+ * nothing is made of it, since accumulators begin as +0.)
  *
- * Of a warp's thread: g = lane / 4, t = lane % 4. It has outputs g and g + 8 and, in an accumulator
- * of four, their lanes 2t and 2t + 1 of the half. */
+ * Codes are decoded by moving bits: E2M1 with its last exponent bits and its mantissa in those
+ * places of a bf16 is the value times 2^-126, a denormal where the code is one, which tensor cores
+ * take as it is. Inputs come times 2^100, scales times 2^26. Of a word of 8 codes (4 blocks of a
+ * lane), codes i and i + 4 are 16 bits apart and so a register of the product as they stand.
+ *
+ * Of a warp's thread: g = lane / 4, t = lane % 4. It has outputs g and g + 8, lanes t and t + 4 of
+ * the half; products are [lane t or t + 4][blocks 0 and 2, blocks 1 and 3 of a unit]. */
 #ifndef MLXFAST_ENGINE_COMPUTE_CUDA_NVFP4_TILE_CUH
 #define MLXFAST_ENGINE_COMPUTE_CUDA_NVFP4_TILE_CUH
 
@@ -23,187 +29,261 @@
 
 enum {
     TILE_OUTPUTS = 16,
-    TILE_UNIT = 4 /* blocks: a lane's 16 bytes of inputs in lanes order */
+    TILE_UNIT = 4,         /* blocks: a word of a lane's codes */
+    TILE_UNIT_WORDS = 128, /* of a row's inputs as tile_put leaves them: twice a bf16 row's */
+    TILE_ZEROS = 3 * 4 * TILE_UNIT_WORDS + 32 /* a group's, of one thread */
 };
-static_assert((int)NVFP4_TABLE_BYTES == 1 << 16, "the table is 64 KB at 64 KB");
 
-/* Whether a pair of bf16 inputs is left to fma: exponents too far apart, or of what products and
- * sums of floats treat in a way of their own. */
-static __device__ __forceinline__ bool tile_is_odd(uint32_t pair)
+extern __shared__ uint4 tile_shared[]; /* dynamic shared memory, from its beginning */
+
+/* A place in it; offsets are in bytes. */
+template <typename T> static __device__ __forceinline__ T *tile_at(int offset)
 {
-    enum { APART = 9, LEAST = 40 << 7, MOST = 250 << 7 }; /* no product is infinite below */
-    const int a = (int)(pair & 0x7fffu), b = (int)(pair >> 16 & 0x7fffu);
-    const int apart = (a >> 7) - (b >> 7);
-    return (a != 0 && (a < LEAST || a >= MOST)) || (b != 0 && (b < LEAST || b >= MOST)) ||
-           (a != 0 && b != 0 && (apart > APART || apart < -APART));
+    return (T *)((uint8_t *)tile_shared + offset);
 }
 
-/* The odd pairs of rows in lanes order (words in all, a multiple of 32) by all warps of a block:
- * odd[unit][half of the lanes], bit 4 * (lane % 8) + block % 4. */
-static __device__ __forceinline__ void tile_find_odd(const uint32_t *rows, int words, uint32_t *odd)
+/* What is said of a row beside its inputs: the odd pairs, [half of the lanes][unit], bit 4 * (lane
+ * % 8) + block % 4; behind them whether it is wild, and room up to 16 bytes. 0 before the first
+ * tile_put. */
+static __host__ __device__ constexpr int tile_odd_words(int units)
 {
-    for (int i = (int)threadIdx.x; i < words; i += (int)blockDim.x) {
-        const unsigned mask = __ballot_sync(0xffffffffu, tile_is_odd(rows[i]));
-        if (threadIdx.x % 32 == 0)
-            odd[i / 32] = mask;
+    return 2 * units + 4;
+}
+
+/* Where the inputs of lane `lane` in block `block` stand: [unit][half of the lanes][g][lane t or
+ * t + 4][blocks 0 and 2, or 1 and 3][register of the product], for the thread of g that has t = g /
+ * 2, whose column g is that lane and block. */
+static __device__ __forceinline__ int tile_place(int lane, int block)
+{
+    const int j = block % TILE_UNIT, g = lane % 4 * 2 + j / 2;
+    return block / TILE_UNIT * TILE_UNIT_WORDS + lane / 8 * (TILE_UNIT_WORDS / 2) + g * 8 +
+           lane / 4 % 2 * 4 + j % 2 * 2;
+}
+
+/* A pair of bf16 inputs to its place in a row of `units`. An odd pair stays as it is. */
+static __device__ __forceinline__ void tile_put(uint32_t *row, uint32_t *odd, int units, int lane,
+                                                int block, uint32_t pair)
+{
+    enum { APART = 12, LEAST = 40, MOST = 150 }; /* exponents: no sum is near a float's ends */
+    uint32_t low = pair & 0xffffu, high = pair >> 16;
+    const int a = (int)(low >> 7 & 255), b = (int)(high >> 7 & 255);
+    const bool some = (low & 0x7fffu) != 0, more = (high & 0x7fffu) != 0;
+    const bool wild = (some && (a < LEAST || a >= MOST)) || (more && (b < LEAST || b >= MOST));
+    if (wild || (some && more && (a - b > APART || b - a > APART))) {
+        atomicOr(&odd[lane / 8 * units + block / TILE_UNIT],
+                 1u << (lane % 8 * TILE_UNIT + block % TILE_UNIT));
+        if (wild)
+            odd[2 * units] = 1;
+    } else {
+        low += some ? 100u << 7 : 0;
+        high += more ? 100u << 7 : 0;
     }
+    const int shift = block % TILE_UNIT / 2 * 16;
+    *(uint2 *)(row + tile_place(lane, block)) = make_uint2(low << shift, high << shift);
 }
 
-/* The codes' values (nvfp4.cuh) where an address is a byte permutation: from 64 KB of shared memory
- * on. Its offset behind the beginning of dynamic shared memory: */
-static __device__ __forceinline__ int tile_table_at(const uint8_t *dynamic)
+/* The same of 8 inputs, from 8 i on: of lanes 4 (i % 4) .. of block i / 4. */
+static __device__ __forceinline__ void tile_put_piece(uint32_t *row, uint32_t *odd, int units,
+                                                      int i, uint4 v)
 {
-#ifdef CUDA_EMULATED
-    (void)dynamic;
-    return NVFP4_TABLE_BYTES;
-#else
-    return NVFP4_TABLE_BYTES - (int)__cvta_generic_to_shared(dynamic);
-#endif
-}
-
-/* The two values of byte j of a word of codes. */
-static __device__ __forceinline__ uint32_t tile_values(const uint8_t *dynamic, uint32_t word, int j)
-{
-    const uint32_t place = threadIdx.x % 32 * 4 + NVFP4_TABLE_BYTES;
-    const uint32_t at = __byte_perm(word, place, 0x7604 + 16 * j);
-#ifdef CUDA_EMULATED
-    return *(const uint32_t *)(dynamic + at);
-#else
-    uint32_t v;
-    (void)dynamic;
-    asm("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
-    return v;
-#endif
-}
-
-/* Makes a unit's odd t anew. c: this thread's codes, of output g and g + 8 by lane t, of both by
- * lane t + 4; x: its lane's inputs (lane g of the half); d: what the tensor cores gave. */
-static __device__ __forceinline__ void tile_mend(const uint8_t *dynamic, const uint32_t c[4],
-                                                 uint4 x, uint32_t odds, float d[TILE_UNIT][4])
-{
-    const unsigned lane = threadIdx.x % 32, t = lane % 4;
+    const uint32_t pair[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-    for (int j = 0; j < TILE_UNIT; j++) {
-        const uint32_t mine = j == 0 ? x.x : j == 1 ? x.y : j == 2 ? x.z : x.w;
+    for (int k = 0; k < 4; k++)
+        tile_put(row, odd, units, i % 4 * 4 + k, i / 4, pair[k]);
+}
+
+/* Codes i and i + 4 of a word, as bf16 times 2^-126. */
+static __device__ __forceinline__ void tile_decode(uint32_t word, uint32_t pair[4])
+{
+    enum : uint32_t { VALUE = 0x81c081c0u };
+    const uint32_t behind = word >> 6;
+    pair[0] = ((word & 0x000f000fu) * (1u << 12 | 1u << 6)) & VALUE;
+    pair[1] = ((word & 0x00f000f0u) * (1u << 8 | 1u << 2)) & VALUE;
+    pair[2] = ((behind & 0x003c003cu) * (1u << 10 | 1u << 4)) & VALUE;
+    pair[3] = (word & 0x80008000u) | (behind & 0x01c001c0u);
+}
+
+static __device__ __forceinline__ uint32_t tile_word(uint4 v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* The value of code `number` of a word. */
+static __device__ __forceinline__ float tile_code(uint32_t word, int number)
+{
+    const uint32_t code = word >> 4 * number;
+    return multiply_keep(__uint_as_float((code & 8) << 28 | (code & 7) << 22), 0x1p126f);
+}
+
+/* fma(c0, x0, c1 * x1) of lane `lane` and block j of a unit. x: the half's inputs of the unit. */
+static __device__ __forceinline__ float tile_pair(uint32_t word, const uint32_t *x, int lane, int j)
+{
+    const uint2 in = *(const uint2 *)(x + tile_place(lane, j));
+    const float x0 = j < 2 ? bf16_low(in.x) : bf16_high(in.x);
+    const float x1 = j < 2 ? bf16_low(in.y) : bf16_high(in.y);
+    return fmaf(tile_code(word, 2 * j), x0, tile_code(word, 2 * j + 1) * x1);
+}
+
+/* What the tensor cores gave of a unit: [lane t or t + 4][blocks 0 and 2, 1 and 3][as mma.m16n8k16
+ * has it]. */
+struct tile_products {
+    float d[2][2][4];
+};
+
+/* With a unit's odd t made anew. now: this thread's words, [lane t or t + 4][output g or g + 8]. */
+static __device__ TILE_APART struct tile_products tile_mend(struct tile_products p, uint4 now,
+                                                            const uint32_t *x, uint32_t odds)
+{
+    const int t = (int)threadIdx.x % 4;
 #pragma unroll 1
-        for (uint32_t odd = odds & 0x11111111u << j; odd != 0; odd &= odd - 1) {
-            const unsigned column = (unsigned)(__ffs((int)odd) - 1) / 4;
-            const unsigned from = lane / 4 * 4 + column % 4;
-            const uint32_t w = __shfl_sync(0xffffffffu, mine, (int)(column * 4));
-            const uint32_t p = __shfl_sync(
-                0xffffffffu, tile_values(dynamic, column < 4 ? c[0] : c[2], j), (int)from);
-            const uint32_t q = __shfl_sync(
-                0xffffffffu, tile_values(dynamic, column < 4 ? c[1] : c[3], j), (int)from);
-            const float first = fmaf(bf16_low(p), bf16_low(w), bf16_high(p) * bf16_high(w));
-            const float second = fmaf(bf16_low(q), bf16_low(w), bf16_high(q) * bf16_high(w));
-            if (column == 2 * t) {
-                d[j][0] = first;
-                d[j][2] = second;
-            }
-            if (column == 2 * t + 1) {
-                d[j][1] = first;
-                d[j][3] = second;
-            }
-        }
+    for (; odds != 0; odds &= odds - 1) {
+        const unsigned bit = (unsigned)__ffs((int)odds) - 1;
+        const int lane = (int)(bit / TILE_UNIT), j = (int)(bit % TILE_UNIT);
+        if (lane % 4 != t)
+            continue;
+        float *d = &p.d[lane / 4][j % 2][j / 2];
+        d[0] = tile_pair(lane < 4 ? now.x : now.z, x, lane, j) * 0x1p-26f;
+        d[2] = tile_pair(lane < 4 ? now.y : now.w, x, lane, j) * 0x1p-26f;
     }
+    return p;
 }
 
 /* Where 16 rows lie in shared memory: row g at codes + g * stride, row g + 8 `apart` bytes behind
  * it; likewise their scales (E4M3, [half of the lanes][blocks]). */
 struct tile_rows {
-    const uint8_t *codes, *scales;
+    int codes, scales;
     int stride, apart, scale_stride, scale_apart;
 };
 
-/* A half's accumulators of 16 rows of `groups` groups. dynamic: the beginning of dynamic shared
- * memory. x: the row in lanes order. odd: its odd pairs. Not inlined, and a loop of few
- * instructions: those that are not in the cache come slower than weights do. */
-static __device__ TILE_APART float4 tile_multiply(const uint8_t *dynamic,
-                                                  const struct tile_rows rows, int half, int groups,
-                                                  const uint4 *x, const uint32_t *odd)
+/* As tile_multiply, where a row is wild. */
+static __device__ TILE_APART float4 tile_multiply_wild(const struct tile_rows rows, int half,
+                                                       int groups, int x, int odd)
 {
-    const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const bool low = g == t, high = g == t + 4; /* where this thread's lane's inputs stand */
-    /* Rows lie a multiple of 32 banks apart: every second one takes its pieces in the other order.
-     */
-    const unsigned turned = g % 2 * 4;
-    const uint8_t *codes = rows.codes + g * (unsigned)rows.stride + (unsigned)half * 128 + t * 16;
-    const uint8_t *scales =
-        rows.scales + g * (unsigned)rows.scale_stride + half * groups * NVFP4_GROUP_BLOCKS + t * 4;
-    float acc[4] = {};
-    uint4 c[4];          /* of output g, g + 8 by lane t; of both by lane t + 4 of the half */
-    uint32_t pair[2][2]; /* scales [output][of blocks 4t and 4t + 2; 4t + 1 and 4t + 3] */
-    x += (unsigned)half * 8 + g;
-    odd += half;
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    float acc[2][2] = {};
 #pragma unroll 1
-    for (int unit = 0; unit < groups * (NVFP4_GROUP_BLOCKS / TILE_UNIT); unit++) {
-        const int u = unit % (NVFP4_GROUP_BLOCKS / TILE_UNIT);
-        if (u == 0) {
+    for (int block = 0; block < groups * NVFP4_GROUP_BLOCKS; block++) {
+        const int unit = block / TILE_UNIT, j = block % TILE_UNIT;
+        const uint32_t odds = *tile_at<const uint32_t>(
+            odd + (half * groups * (NVFP4_GROUP_BLOCKS / TILE_UNIT) + unit) * 4);
+        const uint32_t *in =
+            tile_at<const uint32_t>(x) + unit * TILE_UNIT_WORDS + half * (TILE_UNIT_WORDS / 2);
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const uint4 one = *(const uint4 *)(codes + r * rows.apart + turned * 16);
-                const uint4 two = *(const uint4 *)(codes + r * rows.apart + (4 - turned) * 16);
-                const uint32_t word = *(const uint32_t *)(scales + r * rows.scale_apart);
-                c[r] = turned ? two : one;
-                c[2 + r] = turned ? one : two;
-                pair[r][0] = nvfp4_scales_of(word);
-                pair[r][1] = nvfp4_scales_of(word >> 8);
+        for (int r = 0; r < 2; r++) {
+            const float scale = nvfp4_scale(
+                *tile_at<const uint8_t>(rows.scales + g * rows.scale_stride + r * rows.scale_apart +
+                                        half * groups * NVFP4_GROUP_BLOCKS + block));
+#pragma unroll
+            for (int high = 0; high < 2; high++) {
+                const int mine = t + 4 * high;
+                const uint32_t word = *tile_at<const uint32_t>(
+                    rows.codes + g * rows.stride + r * rows.apart +
+                    (block / NVFP4_GROUP_BLOCKS * CUDA_LANES + half * 8 + mine) * 16 +
+                    unit % (NVFP4_GROUP_BLOCKS / TILE_UNIT) * 4);
+                const float made = tile_pair(word, in, mine, j);
+                const bool as_is = odds >> (TILE_UNIT * mine + j) & 1;
+                acc[high][r] = fmaf(as_is ? made : made * 0x1p-100f, scale, acc[high][r]);
             }
-            codes += CUDA_LANES * 16;
-            scales += NVFP4_GROUP_BLOCKS;
         }
-        const uint4 inputs = *x;
-        const uint32_t odds = *odd;
-        uint32_t s[2][2];
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                s[r][i] = __shfl_sync(0xffffffffu, pair[r][i], (int)(g * 4) + u);
-        const uint32_t now[4] = {c[0].x, c[1].x, c[2].x, c[3].x};
-        float d[TILE_UNIT][4];
-#pragma unroll
-        for (int j = 0; j < TILE_UNIT; j++) {
-            const uint32_t w = j == 0 ? inputs.x : j == 1 ? inputs.y : j == 2 ? inputs.z : inputs.w;
-            const uint32_t b[2] = {low ? w : 0, high ? w : 0};
-            uint32_t a[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                a[i] = tile_values(dynamic, now[i], j);
-            mma_bf16_product(d[j], a, b);
-        }
-        if (odds != 0)
-            tile_mend(dynamic, now, inputs, odds, d);
-#pragma unroll
-        for (int j = 0; j < TILE_UNIT; j++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const uint32_t both = s[i / 2][j % 2];
-                acc[i] = fmaf(d[j][i], j < 2 ? bf16_low(both) : bf16_high(both), acc[i]);
-            }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            c[i].x = c[i].y;
-            c[i].y = c[i].z;
-            c[i].z = c[i].w;
-        }
-        x += CUDA_LANES;
-        odd += 2;
     }
-    return make_float4(acc[0], acc[1], acc[2], acc[3]);
+    return make_float4(acc[0][0], acc[0][1], acc[1][0], acc[1][1]);
 }
 
-/* The tree over the 16 lanes, from the first half's accumulator and the second's: outputs g and
+/* A half's accumulators of 16 rows of `groups` groups: {lane t: outputs g, g + 8; lane t + 4}. x,
+ * odd: the row as tile_put left it; zero: TILE_ZEROS bytes of zeros. Not inlined, and small: what
+ * is not in the instruction cache comes slower than weights do. */
+static __device__ TILE_APART float4 tile_multiply(const struct tile_rows rows, int half, int groups,
+                                                  int x, int odd, int zero)
+{
+    enum { UNITS = NVFP4_GROUP_BLOCKS / TILE_UNIT };
+    if (*tile_at<const uint32_t>(odd + 2 * groups * UNITS * 4) != 0)
+        return tile_multiply_wild(rows, half, groups, x, odd);
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    int codes = rows.codes + g * rows.stride + half * 128 + t * 16;
+    int scales = rows.scales + g * rows.scale_stride + half * groups * NVFP4_GROUP_BLOCKS + t * 4;
+    x += half * (TILE_UNIT_WORDS / 2) * 4;
+    odd += half * groups * UNITS * 4;
+    /* This thread's part of a column, or nothing of one. */
+    const bool owner = g / 2 == t;
+    int mine = owner ? x + g * 32 : zero;
+    const int step = owner ? UNITS * TILE_UNIT_WORDS * 4 : 0;
+    float acc[2][2] = {};
+#pragma unroll 1
+    for (int group = 0; group < groups; group++) {
+        uint4 c[2][2];       /* [lane t or t + 4][output] */
+        uint32_t pair[2][2]; /* scales [output][of blocks 4t and 4t + 2; 4t + 1 and 4t + 3] */
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const uint32_t word = *tile_at<const uint32_t>(scales + r * rows.scale_apart);
+            c[0][r] = *tile_at<const uint4>(codes + r * rows.apart);
+            c[1][r] = *tile_at<const uint4>(codes + r * rows.apart + 64);
+#pragma unroll
+            for (int i = 0; i < 2; i++) /* times 2^26 */
+                pair[r][i] =
+                    bf16_pairs_fma(nvfp4_scales_of(word >> 8 * i), 0x4c804c80u, 0x80008000u);
+        }
+        const uint4 all = *tile_at<const uint4>(odd);
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            const uint32_t odds = tile_word(all, u);
+            const uint32_t now[2][2] = {{tile_word(c[0][0], u), tile_word(c[0][1], u)},
+                                        {tile_word(c[1][0], u), tile_word(c[1][1], u)}};
+            struct tile_products p;
+#pragma unroll
+            for (int high = 0; high < 2; high++) {
+                const uint4 in = *tile_at<const uint4>(mine + u * TILE_UNIT_WORDS * 4 + high * 16);
+                uint32_t w[2][4];
+                tile_decode(now[high][0], w[0]);
+                tile_decode(now[high][1], w[1]);
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const uint32_t a[4] = {w[0][2 * i], w[1][2 * i], w[0][2 * i + 1],
+                                           w[1][2 * i + 1]};
+                    const uint32_t b[2] = {i == 0 ? in.x : in.z, i == 0 ? in.y : in.w};
+                    mma_bf16_product(p.d[high][i], a, b);
+                }
+            }
+            if (odds != 0)
+                p = tile_mend(p, make_uint4(now[0][0], now[0][1], now[1][0], now[1][1]),
+                              tile_at<const uint32_t>(x + u * TILE_UNIT_WORDS * 4), odds);
+            uint32_t both[2][2];
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    both[r][i] = __shfl_sync(0xffffffffu, pair[r][i], u, 4);
+#pragma unroll
+            for (int j = 0; j < TILE_UNIT; j++)
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const float scale =
+                        j < 2 ? bf16_low(both[r][j % 2]) : bf16_high(both[r][j % 2]);
+#pragma unroll
+                    for (int high = 0; high < 2; high++)
+                        acc[high][r] = fmaf(p.d[high][j % 2][2 * r + j / 2], scale, acc[high][r]);
+                }
+        }
+        codes += CUDA_LANES * 16;
+        scales += NVFP4_GROUP_BLOCKS;
+        mine += step;
+        x += UNITS * TILE_UNIT_WORDS * 4;
+        odd += UNITS * 4;
+    }
+    return make_float4(acc[0][0], acc[0][1], acc[1][0], acc[1][1]);
+}
+
+/* The tree over the 16 lanes, from the first half's accumulators and the second's: outputs g and
  * g + 8, in all four threads of a row. */
 static __device__ __forceinline__ float2 tile_sum(float4 first, float4 second)
 {
-    float v[4] = {first.x + second.x, first.y + second.y, first.z + second.z, first.w + second.w};
+    float v[2] = {(first.x + second.x) + (first.z + second.z),
+                  (first.y + second.y) + (first.w + second.w)};
 #pragma unroll
     for (int step = 2; step >= 1; step /= 2)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 2; i++)
             v[i] = v[i] + __shfl_xor_sync(0xffffffffu, v[i], step);
-    return make_float2(v[0] + v[1], v[2] + v[3]);
+    return make_float2(v[0], v[1]);
 }
 
 #endif

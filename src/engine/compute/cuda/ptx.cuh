@@ -59,31 +59,24 @@ static __device__ __forceinline__ void pair_barrier(unsigned *counters, int pair
 #endif
 }
 
-/* ---- Blocks that wait for each other, in a launch whose blocks are all there at once
- * (cuda_launch_together) ---- */
+/* ---- Values that say themselves whether they are there: blocks of a launch whose blocks are all
+ * there at once (cuda_launch_together) give them to each other, and nothing else by them ---- */
 
-/* By one thread, behind a barrier of its block: what the block wrote is there for those that have
- * waited. */
-static __device__ __forceinline__ void grid_arrive(unsigned *arrived)
+static __device__ __forceinline__ void value_put(uint64_t *p, uint64_t v)
 {
 #ifdef CUDA_EMULATED
-    ++*arrived;
+    *(volatile uint64_t *)p = v;
 #else
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" : : "l"(arrived) : "memory");
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" : : "l"(p), "l"(v) : "memory");
 #endif
 }
 
-/* Until `blocks` have arrived. What the others wrote is then read past L1. */
-static __device__ __forceinline__ void grid_wait(const unsigned *arrived, unsigned blocks)
+static __device__ __forceinline__ void value_put(uint16_t *p, uint16_t v)
 {
 #ifdef CUDA_EMULATED
-    while (*(const volatile unsigned *)arrived < blocks)
-        emulator_yield();
+    *(volatile uint16_t *)p = v;
 #else
-    unsigned n;
-    do
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(arrived) : "memory");
-    while (n < blocks);
+    asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" : : "l"(p), "h"(v) : "memory");
 #endif
 }
 
@@ -235,6 +228,22 @@ static __device__ __forceinline__ uint4 load_fresh(const void *p)
 #endif
 }
 
+/* 16 bytes of values; in emulated builds others have their turn before. */
+static __device__ __forceinline__ uint4 values_look(const void *p)
+{
+#ifdef CUDA_EMULATED
+    emulator_yield();
+    return load_fresh(p);
+#else
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+#endif
+}
+
 static __device__ __forceinline__ uint32_t load_fresh_word(const void *p)
 {
 #ifdef CUDA_EMULATED
@@ -355,28 +364,36 @@ struct mma_fragments {
     uint32_t a[4], b[2];
     float d[4];
 };
+/* Denormals are values here, as they are to tensor cores. */
+static inline double mma_value(uint32_t pair, int half)
+{
+    const uint32_t bits = pair >> 16 * half & 0xffffu;
+    const double mantissa = bits & 0x7fu, sign = bits & 0x8000u ? -1.0 : 1.0;
+    return (bits & 0x7f80u) == 0 ? sign * mantissa * 0x1p-133 : (double)__uint_as_float(bits << 16);
+}
 /* For mma_bf16, of all lanes; sums in ascending order. */
 static inline void mma_emulated(void *const mine[32])
 {
-    float a[16][16], b[16][8], d[16][8];
+    double a[16][16], b[16][8];
+    float d[16][8];
     for (int lane = 0; lane < 32; lane++) {
         const struct mma_fragments *f = (const struct mma_fragments *)mine[lane];
         const int g = lane / 4, t = lane % 4 * 2;
         for (int i = 0; i < 4; i++) {
-            float *const pair = &a[g + i % 2 * 8][t + i / 2 * 8];
-            pair[0] = __uint_as_float(f->a[i] << 16);
-            pair[1] = __uint_as_float(f->a[i] & 0xffff0000u);
+            double *const pair = &a[g + i % 2 * 8][t + i / 2 * 8];
+            pair[0] = mma_value(f->a[i], 0);
+            pair[1] = mma_value(f->a[i], 1);
             d[g + i / 2 * 8][t + i % 2] = f->d[i];
         }
         for (int i = 0; i < 2; i++) {
-            b[t + i * 8][g] = __uint_as_float(f->b[i] << 16);
-            b[t + i * 8 + 1][g] = __uint_as_float(f->b[i] & 0xffff0000u);
+            b[t + i * 8][g] = mma_value(f->b[i], 0);
+            b[t + i * 8 + 1][g] = mma_value(f->b[i], 1);
         }
     }
     for (int row = 0; row < 16; row++)
         for (int k = 0; k < 16; k++)
             for (int column = 0; column < 8; column++)
-                d[row][column] = fmaf(a[row][k], b[k][column], d[row][column]);
+                d[row][column] = (float)(a[row][k] * b[k][column] + (double)d[row][column]);
     for (int lane = 0; lane < 32; lane++)
         for (int i = 0; i < 4; i++)
             ((struct mma_fragments *)mine[lane])->d[i] =
