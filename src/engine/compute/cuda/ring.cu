@@ -33,19 +33,27 @@ struct ring_call {
     int sums_at, scales_at, barriers_at, ring_at;
 };
 
-/* Sums of the rows over groups of 32 inputs: pairs first, then the tree of halves. */
+/* Sums of the rows over groups of 32 inputs, four groups by a half-warp at once: pairs first, then
+ * the tree of halves, in which each half of the lanes goes on with half of the groups. */
 template <int R> static __device__ __forceinline__ void sum_groups(const ring_call &c)
 {
-    const int groups = c.rows.inputs / CUDA_BLOCK, words = c.rows.inputs / 2;
+    const int quads = c.rows.inputs / CUDA_BF16_GROUP; /* an even number */
     const int half = threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
     float *sums = (float *)((uint8_t *)rows_shared + c.sums_at);
-    for (int i = half; i < R * groups; i += (int)blockDim.x / CUDA_LANES) { /* an even number */
-        const int r = i / groups, g = i % groups;
-        const uint32_t pair =
-            ((const uint32_t *)rows_shared)[r * words + (g / 4 * CUDA_LANES + lane) * 4 + g % 4];
-        const float sum = lanes_sum(bf16_low(pair) + bf16_high(pair));
-        if (lane == 0)
-            sums[i] = sum;
+#pragma unroll 4
+    for (int i = half; i < R * quads; i += (int)blockDim.x / CUDA_LANES) { /* an even number */
+        const uint4 v = rows_shared[i * CUDA_LANES + lane];
+        const float s[4] = {bf16_low(v.x) + bf16_high(v.x), bf16_low(v.y) + bf16_high(v.y),
+                            bf16_low(v.z) + bf16_high(v.z), bf16_low(v.w) + bf16_high(v.w)};
+        float a = lane & 8 ? s[2] : s[0], b = lane & 8 ? s[3] : s[1];
+        a = a + __shfl_xor_sync(0xffffffffu, lane & 8 ? s[0] : s[2], 8);
+        b = b + __shfl_xor_sync(0xffffffffu, lane & 8 ? s[1] : s[3], 8);
+        float sum = lane & 4 ? b : a;
+        sum = sum + __shfl_xor_sync(0xffffffffu, lane & 4 ? a : b, 4);
+        sum = sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+        sum = sum + __shfl_xor_sync(0xffffffffu, sum, 1);
+        if (lane % 4 == 0)
+            sums[i * 4 + lane / 4] = sum;
     }
     __syncthreads();
 }
@@ -220,6 +228,7 @@ static __global__ __launch_bounds__(RING_THREADS,
         const float *sums = (const float *)((const uint8_t *)rows_shared + c.sums_at);
         copy_wait<GROUPS>();
         sum_groups<R>(c); /* ends with a barrier: all scales are there too */
+#pragma unroll 4
         for (int g = lane; g < groups; g += CUDA_LANES)
 #pragma unroll
             for (int o = 0; o < O; o++) {
@@ -379,11 +388,11 @@ template <int F> static bool ring_row(const struct cuda_launch *l, const struct 
 {
     static const bool project = ring_asked("project"), output = ring_asked("output");
     if constexpr (F == WEIGHT_BF16)
-        return a->norm == NULL ? output && ring_one_launch<F, 1, 4, 8, 8, 1, false>(l, a)
-                               : project && ring_one_launch<F, 5, 4, 4, 12, 1, true>(l, a);
+        return a->norm == NULL ? output && ring_one_launch<F, 16, 1, 4, 8, 8, 1, false>(l, a)
+                               : project && ring_one_launch<F, 16, 5, 4, 4, 12, 1, true>(l, a);
     else
-        return a->norm == NULL ? ring_one_launch<F, 1, 8, 3, 8, 8, false>(l, a)
-                               : project && ring_one_launch<F, 5, 4, 3, 4, 2, true>(l, a);
+        return a->norm == NULL ? ring_one_launch<F, 16, 1, 8, 3, 8, 8, false>(l, a)
+                               : project && ring_one_launch<F, 16, 5, 4, 3, 4, 2, true>(l, a);
 }
 
 template <int F> static bool ring_rows(const struct cuda_launch *l, const struct cuda_linear *a)

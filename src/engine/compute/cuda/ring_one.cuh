@@ -14,15 +14,13 @@
 
 enum {
     ONE_UNIT = 256,
-    ONE_HALVES = 16,
-    ONE_THREADS = ONE_HALVES * CUDA_LANES,
     ONE_PIECES = 4 /* of the row, that a thread has under way */
 };
 
 struct one_call {
     const uint8_t *w, *scales, *biases;
     size_t row_bytes, scale_bytes;
-    int out, units, outputs; /* units of an output; outputs of a half-warp */
+    int out, units, outputs; /* units of an output; outputs of a block */
     struct rows_call rows;
     uint16_t *y;
     bool add;
@@ -53,17 +51,28 @@ static __device__ __forceinline__ uint4 one_load(const void *p)
 #endif
 }
 
-static __device__ __forceinline__ int one_there(const one_call &c, int half)
+/* A half-warp's outputs. The first ones of a block have one more. */
+struct one_part {
+    int first, most, there; /* most: of the two of its warp; there: that there are */
+};
+
+template <int HALVES>
+static __device__ __forceinline__ struct one_part one_part_of(const one_call &c, int half)
 {
-    const int left = c.out - ((int)blockIdx.x * ONE_HALVES + half) * c.outputs;
-    return left < 0 ? 0 : left < c.outputs ? left : c.outputs;
+    const int each = c.outputs / HALVES, more = c.outputs % HALVES;
+    const int mine = each + (half < more ? 1 : 0);
+    struct one_part p;
+    p.first = (int)blockIdx.x * c.outputs + half * each + (half < more ? half : more);
+    p.most = each + (half / 2 * 2 < more ? 1 : 0);
+    const int left = c.out - p.first;
+    p.there = left < 0 ? 0 : left < mine ? left : mine;
+    return p;
 }
 
 /* Of a half-warp; the scales of two neighbours begin in different banks. */
-static __device__ __forceinline__ uint8_t *one_scales(const one_call &c, int half)
+template <int T> static __device__ __forceinline__ uint8_t *one_scales(const one_call &c, int half)
 {
-    return (uint8_t *)rows_shared + c.scales_at +
-           (size_t)half * (c.outputs * c.scale_bytes + (c.scale_bytes > 0 ? 16 : 0));
+    return (uint8_t *)rows_shared + c.scales_at + (size_t)half * (T * c.scale_bytes + 16);
 }
 
 /* ---- The row ---- */
@@ -200,14 +209,14 @@ static __device__ __forceinline__ float one_unit(uint4 w, int unit, int lane, co
 
 /* BIASES: pairs of biases that a lane has of an output. Registers: 96 beside the sparse ffn's
  * kernel, 128 beside attention. */
-template <int F, int T, int B, int PLACES, int UNITS, int BIASES, bool NORM>
-static __global__ __launch_bounds__(ONE_THREADS + (NORM ? 32 : 0),
+template <int F, int HALVES, int T, int B, int PLACES, int UNITS, int BIASES, bool NORM>
+static __global__ __launch_bounds__(HALVES *(CUDA_LANES + (NORM ? 2 : 0)),
                                     2) void ring_one(const one_call c)
 {
     enum { BYTES = B * ONE_UNIT };
     const int lane = threadIdx.x % CUDA_LANES, half = threadIdx.x / CUDA_LANES;
-    const int first = ((int)blockIdx.x * ONE_HALVES + half) * c.outputs;
-    const int there = one_there(c, half), groups = c.rows.inputs / CUDA_BLOCK;
+    const struct one_part part = one_part_of<HALVES>(c, half);
+    const int first = part.first, there = part.there, groups = c.rows.inputs / CUDA_BLOCK;
     uint8_t *shared = (uint8_t *)rows_shared;
     uint8_t *room = shared + c.ring_at + (size_t)half * (PLACES * BYTES);
     const uint8_t *next = c.w + (size_t)first * c.row_bytes;
@@ -246,11 +255,11 @@ static __global__ __launch_bounds__(ONE_THREADS + (NORM ? 32 : 0),
         const int bytes = there * (int)c.scale_bytes;
         if (!PTX_HOPPER) {
             for (int i = lane * 16; i < bytes; i += ONE_UNIT)
-                copy_async(one_scales(c, half) + i, from + i);
+                copy_async(one_scales<T>(c, half) + i, from + i);
             copy_commit();
         } else if (lane == 0 && there > 0) {
             bulk_expect(&barriers[PLACES], (unsigned)bytes);
-            bulk_copy(one_scales(c, half), from, (unsigned)bytes, &barriers[PLACES]);
+            bulk_copy(one_scales<T>(c, half), from, (unsigned)bytes, &barriers[PLACES]);
         }
     }
 #pragma unroll 1
@@ -301,12 +310,12 @@ static __global__ __launch_bounds__(ONE_THREADS + (NORM ? 32 : 0),
                              sums[g], start[t]);
         }
     }
-    const uint4 *scales = (const uint4 *)one_scales(c, half);
+    const uint4 *scales = (const uint4 *)one_scales<T>(c, half);
     float result = 0.0f;
     int place = 0;
     unsigned turn = 0;
 #pragma unroll 1
-    for (int t = 0; t < c.outputs; t++) {
+    for (int t = 0; t < part.most; t++) {
         float acc = start[0];
 #pragma unroll
         for (int u = 1; u < T; u++)
@@ -349,7 +358,7 @@ static __global__ __launch_bounds__(ONE_THREADS + (NORM ? 32 : 0),
 }
 
 /* T: outputs of a half-warp at most. False, and nothing launched: these sizes do not fit. */
-template <int F, int T, int B, int PLACES, int UNITS, int BIASES, bool NORM>
+template <int F, int HALVES, int T, int B, int PLACES, int UNITS, int BIASES, bool NORM>
 static bool ring_one_launch(const struct cuda_launch *l, const struct cuda_linear *a)
 {
     const bool codes = F == WEIGHT_INT8_AFFINE32;
@@ -362,15 +371,15 @@ static bool ring_one_launch(const struct cuda_launch *l, const struct cuda_linea
     c.scale_bytes = codes ? a->w->scale_bytes : 0;
     c.out = a->w->out;
     c.units = (int)(a->w->row_bytes / ONE_UNIT);
-    c.outputs = (c.out + blocks * ONE_HALVES - 1) / (blocks * ONE_HALVES);
+    c.outputs = (c.out + blocks - 1) / blocks;
     c.rows.x = a->x;
     c.rows.norm = a->norm;
     c.rows.inputs = inputs;
     c.rows.eps = a->eps;
     c.y = a->y;
     c.add = a->add;
-    if (c.outputs > T || c.units < UNITS || c.units % B != 0 || UNITS % B != 0 ||
-        (NORM && inputs > ROWS_PIECES * ONE_THREADS * ROWS_PIECE) ||
+    if (c.outputs > HALVES * T || c.units < UNITS || c.units % B != 0 || UNITS % B != 0 ||
+        (NORM && inputs > ROWS_PIECES * HALVES * CUDA_LANES * ROWS_PIECE) ||
         (codes && inputs > 2 * BIASES * CUDA_LANES * CUDA_BLOCK))
         return false;
     /* The norm's chain is read before the row is written. */
@@ -383,18 +392,17 @@ static bool ring_one_launch(const struct cuda_launch *l, const struct cuda_linea
     at += codes ? inputs / CUDA_BLOCK * (int)sizeof(float) : 0;
     at = (at + 15) / 16 * 16;
     c.scales_at = at;
-    at += codes ? ONE_HALVES * (c.outputs * (int)c.scale_bytes + 16) : 0;
+    at += codes ? HALVES * (T * (int)c.scale_bytes + 16) : 0;
     c.barriers_at = at;
-    at += ONE_HALVES * (PLACES + 1) * (int)sizeof(uint64_t);
+    at += HALVES * (PLACES + 1) * (int)sizeof(uint64_t);
     at = (at + 127) / 128 * 128;
     c.ring_at = at;
-    at += ONE_HALVES * PLACES * B * ONE_UNIT;
+    at += HALVES * PLACES * B * ONE_UNIT;
     if ((size_t)at > l->device->shared_most)
         return false;
-    const int outputs = ONE_HALVES * c.outputs;
-    cuda_launch(l, "ring_one", ring_one<F, T, B, PLACES, UNITS, BIASES, NORM>,
-                dim3((unsigned)((c.out + outputs - 1) / outputs)), dim3(ONE_THREADS), (size_t)at,
-                c);
+    cuda_launch(l, "ring_one", ring_one<F, HALVES, T, B, PLACES, UNITS, BIASES, NORM>,
+                dim3((unsigned)((c.out + c.outputs - 1) / c.outputs)), dim3(HALVES * CUDA_LANES),
+                (size_t)at, c);
     return true;
 }
 
