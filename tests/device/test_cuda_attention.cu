@@ -470,9 +470,23 @@ static void try_context(int hidden, int taps, int64_t capacity, int64_t pos0, in
     uint16_t *expected = (uint16_t *)malloc((size_t)rows * h * 2);
     for (int r = 0; r < rows; r++)
         memcpy(expected + (size_t)r * h, table + (size_t)input->ids[r] * h, h * 2);
-    cuda_embed(&l, input, step, rows_there, hidden, rows, x);
+    cuda_embed(&l, input, step, rows_there, hidden, rows, x, NULL);
     device_read(found, x, (size_t)rows * h * 2);
     check_equal("embedded rows", where, found, expected, (size_t)rows * h);
+    /* The same, the odd rows' ids picked by a draft; none picked: the first of the table. */
+    struct head_pick *drafted = NULL;
+    must(cudaHostAlloc((void **)&drafted, (size_t)rows * sizeof *drafted, cudaHostAllocMapped),
+         "cudaHostAlloc");
+    for (int r = 1; r < rows; r += 2) {
+        drafted[r - 1].token[0] = r % 5 == 0 ? -1 : input->ids[r];
+        if (r % 5 == 0)
+            memcpy(expected + (size_t)r * h, table, h * 2);
+        input->ids[r] = -1;
+    }
+    cuda_embed(&l, input, step, rows_there, hidden, rows, x, drafted);
+    device_read(found, x, (size_t)rows * h * 2);
+    check_equal("embedded drafts", where, found, expected, (size_t)rows * h);
+    cudaFreeHost(drafted);
     struct cuda_step read = {};
     device_read(&read, step, sizeof read);
     checks++;

@@ -44,7 +44,9 @@ struct compute_backend {
     bool (*prepare_context)(struct compute *c, const struct context_block *b, struct error *err);
     uint64_t (*prepared_bytes)(const struct compute *c);
     bool (*begin)(struct compute *c, const struct compute_forward *f);
+    void (*run)(struct compute *c);
     bool (*end)(struct compute *c, struct error *err);
+    void (*picks)(struct compute *c, struct head_pick *out, int rows);
     void (*forget)(struct compute *c, const void *owner);
     bool (*read_logits)(struct compute *c, int row, float *out);
     unsigned (*kernels)(const struct compute *c);

@@ -189,6 +189,23 @@ bool compute_begin(struct compute *c, const struct compute_forward *f)
     return of(c)->begin != NULL && of(c)->begin(c, f);
 }
 
+void compute_run(struct compute *c)
+{
+    if (of(c)->run != NULL)
+        of(c)->run(c);
+}
+
+bool compute_follows(const struct compute *c)
+{
+    return of(c)->picks != NULL;
+}
+
+void compute_picks(struct compute *c, struct head_pick *out, int rows)
+{
+    if (of(c)->picks != NULL)
+        of(c)->picks(c, out, rows);
+}
+
 bool compute_end(struct compute *c, struct error *err)
 {
     return of(c)->end == NULL || of(c)->end(c, err);

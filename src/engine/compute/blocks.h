@@ -206,12 +206,24 @@ struct compute_forward {
     int logit_rows;          /* of the head; 0: there is none */
     float *logits;           /* [logit_rows, vocab] or NULL: not wanted */
     struct head_pick *picks; /* [logit_rows] or NULL */
+    /* Where compute_follows: ids[r] may be -1, for what this instance's last forward picked in its
+     * row r - 1 (none: any token). */
+    const struct compute *drafted;
+    bool later; /* compute_end does not wait: picks are those of compute_picks */
 };
 /* True: the backend has recorded such a forward before and runs that now; the caller leaves its
  * blocks out and goes on with compute_end. */
 bool compute_begin(struct compute *c, const struct compute_forward *f);
+/* All blocks have been called. What was recorded runs now; forwards of instances beside this one
+ * may begin before compute_end, which waits for this one only. Left out, compute_end does it. */
+void compute_run(struct compute *c);
 /* Ends it: logits and picks are there now. Always true on the CPU; error CUDA-FAILED. */
 bool compute_end(struct compute *c, struct error *err);
+/* Whether forwards of instances beside each other may follow one another without being waited for:
+ * drafted, later, and compute_picks, which gives the picks [rows] of such a forward, and waits
+ * where it has not ended. */
+bool compute_follows(const struct compute *c);
+void compute_picks(struct compute *c, struct head_pick *out, int rows);
 /* The owner is going away, or its forwards will not be what they were. */
 void compute_forget(struct compute *c, const void *owner);
 /* A backend that keeps logits on its device: row `row` of the last forward's, float32 [vocab].

@@ -11,14 +11,15 @@ struct session {
     struct model *model;
     struct model_state *state;
     int vocab, max_rows;
-    int32_t *ids;                 /* [max_rows] */
-    float *logits;                /* [most_block, vocab] */
-    bool device_logits;           /* the backend keeps them; one row is fetched when it is asked */
-    int fetched;                  /* the row of logits that was; -1: none */
-    int current;                  /* the row of logits that is the session's */
-    int verified;                 /* rows of the last session_verify; 0: kept, or nothing to keep */
-    int most_block;               /* 1 without a drafter */
-    struct head_pick *next;       /* [most_block] of each verified row */
+    int32_t *ids;           /* [max_rows] */
+    float *logits;          /* [most_block, vocab] */
+    bool device_logits;     /* the backend keeps them; one row is fetched when it is asked */
+    int fetched;            /* the row of logits that was; -1: none */
+    int current;            /* the row of logits that is the session's */
+    int verified;           /* rows of the last session_verify; 0: kept, or nothing to keep */
+    int most_block;         /* 1 without a drafter */
+    struct head_pick *next; /* [most_block] of each verified row */
+    struct dflash *dflash;
     struct dflash_state *drafter; /* NULL: none */
     float *draft_logits;          /* [most_block - 1, vocab] */
     struct head_pick *drafted;    /* [most_block - 1] */
@@ -198,6 +199,7 @@ bool session_set_drafter(struct session *s, struct dflash *d, struct error *err)
         return error_set(err, "DRAFTER-INVALID", "a drafter is given once, to a new session");
     if (!dflash_state_new(d, &s->drafter, err))
         return false;
+    s->dflash = d;
     struct tap_rows *taps = dflash_state_taps(s->drafter, &capacity);
     model_state_tap(s->state, taps, c->taps, c->tap_count, capacity);
     s->most_block = c->block < s->max_rows ? c->block : s->max_rows;
@@ -253,23 +255,87 @@ bool session_draft(struct session *s, int32_t bonus, int width, int32_t *drafts,
     return ok;
 }
 
+/* One forward of the target over a block. What the drafter takes of its rows follows at once, where
+ * nobody has to wait for it: rows that are not kept are taken back from it too. */
+static bool run_block(struct session *s, const int32_t *tokens, int rows,
+                      const struct compute *drafted, struct error *err)
+{
+    const int64_t position = session_position(s);
+    s->pick = nothing;
+    s->current = s->verified = 0;
+    if (!model_forward_run(s->model, s->state, tokens, rows, rows, logits_of_forward(s), s->next,
+                           drafted, err))
+        return false;
+    if (s->drafter && compute_follows(model_compute(s->model)))
+        dflash_take_rows(s->drafter, position, rows, model_state_tapped_from(s->state));
+    if (model_forward_end(s->model, s->state, rows, err))
+        return true;
+    if (s->drafter)
+        dflash_state_rewind(s->drafter, position);
+    return false;
+}
+
 bool session_verify(struct session *s, const int32_t *tokens, int rows, struct head_pick *next,
                     struct error *err)
 {
     if (rows < 1 || rows > s->most_block || !s->next)
         return error_set(err, "ROWS-INVALID", "a block of %d rows was asked, 1 to %d fit", rows,
                          s->next ? s->most_block : 0);
-    s->pick = nothing;
-    s->current = s->verified = 0;
     memory_guard_begin();
-    const bool ok =
-        model_forward(s->model, s->state, tokens, rows, rows, logits_of_forward(s), s->next, err);
+    const bool ok = run_block(s, tokens, rows, NULL, err);
     memory_guard_end();
     if (!ok)
         return false;
     for (int r = 0; r < rows; r++)
         next[r] = s->next[r];
     s->verified = rows;
+    return true;
+}
+
+/* The draft's picks are the verification's ids without having been here. */
+static bool round_unwatched(struct session *s, int32_t *tokens, int width, struct error *err)
+{
+    if (!dflash_draft(s->drafter, session_position(s), model_state_tapped_from(s->state), tokens[0],
+                      width, NULL, NULL, err) ||
+        !run_block(s, tokens, width, dflash_compute(s->dflash), err))
+        return false;
+    dflash_drafted(s->drafter, width, s->drafted);
+    for (int i = 1; i < width; i++)
+        if (tokens[i] < 0)
+            tokens[i] = s->drafted[i - 1].token[0];
+    return true;
+}
+
+bool session_round(struct session *s, int32_t *tokens, int width, int known, int *rows,
+                   struct head_pick *next, struct error *err)
+{
+    if (width < 2 || width > session_block_limit(s) || known < 1 || known > width ||
+        tokens[0] < 0 || tokens[0] >= s->vocab)
+        return error_set(err, "DRAFT-IMPOSSIBLE", "a block of %d rows cannot be drafted here",
+                         width);
+    if (!compute_follows(model_compute(s->model))) {
+        int32_t drafts[DFLASH_MAX_BLOCK];
+        int count;
+        if (!session_draft(s, tokens[0], width, drafts, &count, err))
+            return false;
+        for (int i = known; i <= count; i++)
+            tokens[i] = drafts[i - 1];
+        *rows = count + 1 > known ? count + 1 : known;
+        return session_verify(s, tokens, *rows, next, err);
+    }
+    for (int i = known; i < width; i++)
+        tokens[i] = -1;
+    memory_guard_begin();
+    const bool ok = round_unwatched(s, tokens, width, err);
+    memory_guard_end();
+    if (!ok)
+        return false;
+    *rows = known;
+    while (*rows < width && tokens[*rows] >= 0)
+        ++*rows;
+    for (int r = 0; r < *rows; r++)
+        next[r] = s->next[r];
+    s->verified = width;
     return true;
 }
 

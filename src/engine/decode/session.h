@@ -56,8 +56,14 @@ bool session_draft(struct session *s, int32_t bonus, int width, int32_t *drafts,
  * error it has not moved. */
 bool session_verify(struct session *s, const int32_t *tokens, int rows, struct head_pick *next,
                     struct error *err);
-/* Takes back all but the first `kept` rows (0 .. rows) of the last session_verify; the current
- * logits are those of the last kept row (none when kept is 0). */
+/* Drafts a block of `width` rows and verifies it, as session_draft and session_verify do, but where
+ * the device can go on by itself nobody waits in between. tokens[0 .. known) are given, the first
+ * is the bonus; the others are drafted. *rows: that count, fewer than width where the drafter's
+ * logits are NaN; next[0 .. *rows). session_keep follows, for at most that many. */
+bool session_round(struct session *s, int32_t *tokens, int width, int known, int *rows,
+                   struct head_pick *next, struct error *err);
+/* Takes back all but the first `kept` rows (0 .. rows) of the last block; the current logits are
+ * those of the last kept row (none when kept is 0). */
 void session_keep(struct session *s, int kept);
 
 /* The hidden rows that the drafter takes of one position: taps * hidden values, 0 without a

@@ -20,11 +20,13 @@ struct simulate_request {
     int block;         /* rows of a round; within session_block_limit */
     double acceptance; /* 0 .. 1: of a draft whose predecessors were accepted */
     size_t first;      /* number of the first round in the sequence: a run may go on */
+    bool apart;        /* drafts are waited for, so that it shows what they take */
 };
 
 struct simulate_result {
     size_t rounds, tokens, accepted; /* tokens: a round gives its accepted drafts and one more */
-    double seconds, draft_seconds, verify_seconds;
+    double seconds;
+    double draft_seconds, verify_seconds; /* where `apart` */
 };
 
 /* Drafts of round number n that are accepted, 0 .. block - 1: at least i of them with probability

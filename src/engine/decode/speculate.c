@@ -61,19 +61,15 @@ static bool block_round(struct session *s, int32_t bonus, int width,
 {
     int32_t tokens[SPECULATE_MOST];
     struct head_pick next[SPECULATE_MOST];
-    int drafts = 0;
+    int rows;
     tokens[0] = bonus;
-    if (!session_draft(s, bonus, width, tokens + 1, &drafts, err))
-        return false;
-    if (drafts == 0) {
-        trace_fell_back(TRACE_SPECULATION, "the drafter's logits were not numbers");
-        return serial_round(s, bonus, request, result, round, err);
-    }
-    trace_ran(TRACE_SPECULATION);
-    const int rows = drafts + 1;
     const int64_t position = session_position(s);
-    if (!session_verify(s, tokens, rows, next, err))
+    if (!session_round(s, tokens, width, 1, &rows, next, err))
         return false;
+    if (rows == 1)
+        trace_fell_back(TRACE_SPECULATION, "the drafter's logits were not numbers");
+    else
+        trace_ran(TRACE_SPECULATION);
     /* Row i is serial decoding's as long as the drafts before it were its tokens. A row of NaN ends
      * the round before it; as the first row of the next one it is the error that it is serially. */
     int accepted = 0;

@@ -260,6 +260,11 @@ void dflash_close(struct dflash *d)
     free(d);
 }
 
+const struct compute *dflash_compute(const struct dflash *d)
+{
+    return d->compute;
+}
+
 const struct dflash_config *dflash_get_config(const struct dflash *d)
 {
     return &d->config;
@@ -391,6 +396,19 @@ void dflash_take_context(struct dflash_state *s, int64_t position, int64_t tappe
     }
     append_context(s, begin, position);
     s->end = position;
+    if (position > s->reach)
+        s->reach = position;
+}
+
+void dflash_take_rows(struct dflash_state *s, int64_t position, int rows, int64_t tapped_from)
+{
+    if (s->end == position && first_missing(s, position + rows) == position)
+        dflash_take_context(s, position + rows, tapped_from);
+}
+
+void dflash_drafted(struct dflash_state *s, int rows, struct head_pick *picks)
+{
+    compute_picks(s->drafter->compute, picks, rows - 1);
 }
 
 bool dflash_draft(struct dflash_state *s, int64_t position, int64_t tapped_from, int32_t bonus,
@@ -411,7 +429,8 @@ bool dflash_draft(struct dflash_state *s, int64_t position, int64_t tapped_from,
                                       .rows = rows,
                                       .logit_rows = rows - 1,
                                       .logits = logits,
-                                      .picks = picks};
+                                      .picks = picks,
+                                      .later = picks == NULL};
     if (!compute_begin(d->compute, &f)) {
         compute_embed(d->compute, &d->embedding, s->block, rows);
         for (int i = 0; i < d->config.layer_count; i++) {

@@ -37,6 +37,7 @@ bool dflash_open(const char *folder, const struct dflash_target *target, struct 
                  struct error *err);
 void dflash_close(struct dflash *d);
 const struct dflash_config *dflash_get_config(const struct dflash *d);
+const struct compute *dflash_compute(const struct dflash *d);
 enum dflash_layout dflash_get_layout(const struct dflash *d);
 uint64_t dflash_weight_bytes(const struct dflash *d); /* its own, without what it borrows */
 
@@ -57,9 +58,14 @@ bool dflash_can_draft(const struct dflash_state *s, int64_t position, int64_t ta
  * values yet, so that the draft itself does not pay for them: a prompt's belong to its prefill.
  * Where nothing can be drafted it does nothing. */
 void dflash_take_context(struct dflash_state *s, int64_t position, int64_t tapped_from);
-/* Drafts: rows in 2 .. block; logits float32 [rows - 1, vocab] and picks [rows - 1] (may be NULL),
- * row i for position + 1 + i. */
+/* The same for `rows` positions that the target runs from this one on, if all before them are there
+ * already. */
+void dflash_take_rows(struct dflash_state *s, int64_t position, int rows, int64_t tapped_from);
+/* Drafts: rows in 2 .. block; logits float32 [rows - 1, vocab] and picks [rows - 1], row i for
+ * position + 1 + i. picks NULL, where compute_follows: nothing is waited for, dflash_drafted gives
+ * them. */
 bool dflash_draft(struct dflash_state *s, int64_t position, int64_t tapped_from, int32_t bonus,
                   int rows, float *logits, struct head_pick *picks, struct error *err);
+void dflash_drafted(struct dflash_state *s, int rows, struct head_pick *picks);
 
 #endif

@@ -388,12 +388,20 @@ static void run_blocks(struct model *m, const struct model_state *s,
 bool model_forward(struct model *m, struct model_state *s, const int32_t *ids, int rows,
                    int logit_rows, float *logits, struct head_pick *picks, struct error *err)
 {
+    return model_forward_run(m, s, ids, rows, logit_rows, logits, picks, NULL, err) &&
+           model_forward_end(m, s, rows, err);
+}
+
+bool model_forward_run(struct model *m, struct model_state *s, const int32_t *ids, int rows,
+                       int logit_rows, float *logits, struct head_pick *picks,
+                       const struct compute *drafted, struct error *err)
+{
     const struct model_plan *plan = &m->plan;
     if (rows < 1 || rows > plan->info.max_rows || logit_rows < 0 || logit_rows > rows)
         return error_set(err, "ROWS-INVALID", "a forward of %d rows with logits of %d was asked",
                          rows, logit_rows);
     for (int r = 0; r < rows; r++)
-        if (ids[r] < 0 || ids[r] >= plan->info.vocab)
+        if ((ids[r] < 0 && !(ids[r] == -1 && r > 0 && drafted)) || ids[r] >= plan->info.vocab)
             return error_set(err, "TOKEN-OUT-OF-RANGE",
                              "a token of row %d is outside the vocabulary of %d", r,
                              plan->info.vocab);
@@ -416,9 +424,17 @@ bool model_forward(struct model *m, struct model_state *s, const int32_t *ids, i
                                             .rows = rows,
                                             .logit_rows = logit_rows,
                                             .logits = logits,
-                                            .picks = picks};
+                                            .picks = picks,
+                                            .drafted = drafted};
     if (!compute_begin(m->compute, &forward))
         run_blocks(m, s, &forward);
+    compute_run(m->compute);
+    return true;
+}
+
+bool model_forward_end(struct model *m, struct model_state *s, int rows, struct error *err)
+{
+    struct compute_meter *meter = compute_get_meter(m->compute);
     const bool ok = compute_end(m->compute, err);
     if (meter)
         meter_forward_end(meter);

@@ -82,5 +82,12 @@ int64_t model_state_tapped_from(const struct model_state *s);
  * Error CUDA-FAILED: nothing works any more. */
 bool model_forward(struct model *m, struct model_state *s, const int32_t *ids, int rows,
                    int logit_rows, float *logits, struct head_pick *picks, struct error *err);
+/* The same in two steps: what it runs is on its way after the first, and has ended and moved the
+ * state after the second. drafted: compute_forward's, where ids of rows behind the first may be -1;
+ * or NULL. */
+bool model_forward_run(struct model *m, struct model_state *s, const int32_t *ids, int rows,
+                       int logit_rows, float *logits, struct head_pick *picks,
+                       const struct compute *drafted, struct error *err);
+bool model_forward_end(struct model *m, struct model_state *s, int rows, struct error *err);
 
 #endif

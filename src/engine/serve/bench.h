@@ -63,7 +63,8 @@ struct bench_decode {
     struct bench_verify verify[BENCH_WIDTHS];
 };
 
-/* Rounds of so many rows; seconds of them all. */
+/* Rounds of so many rows; seconds of them all. Draft and verify: of one of those that were cut in
+ * two behind them, which take longer together where a device need not wait in between. */
 struct bench_rounds {
     int rows;
     size_t rounds, tokens;

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-enum { WARM_TOKENS = 96, ROOM = BENCH_MOST_BLOCK + 1 };
+enum { WARM_TOKENS = 96, APART_TOKENS = 64, ROOM = BENCH_MOST_BLOCK + 1 };
 
 struct run {
     const struct bench_options *o;
@@ -24,7 +24,7 @@ struct run {
 
 int64_t bench_simulate_tokens(const struct bench_options *o)
 {
-    return WARM_TOKENS + 4 * o->decode_tokens + ROOM;
+    return WARM_TOKENS + 4 * o->decode_tokens + APART_TOKENS + ROOM;
 }
 
 static bool decode_serially(struct run *run)
@@ -47,7 +47,8 @@ static bool decode_serially(struct run *run)
     return true;
 }
 
-/* Rounds of so many rows: some to warm up, and the rest of the tokens. */
+/* Rounds of so many rows: some to warm up, those that are timed, and some that are cut in two for
+ * the time of each part. */
 static bool decode_in_rounds(struct run *run, int block)
 {
     struct session *s = run->drafting;
@@ -55,7 +56,7 @@ static bool decode_in_rounds(struct run *run, int block)
                                  .count = WARM_TOKENS,
                                  .block = block,
                                  .acceptance = run->o->acceptance};
-    struct simulate_result warm, done;
+    struct simulate_result warm, done, apart;
     session_reset(s);
     if (!session_feed(s, run->prompt, run->prompt_count, run->err))
         return false;
@@ -63,16 +64,24 @@ static bool decode_in_rounds(struct run *run, int block)
     if (!simulate_rounds(s, &q, &warm, run->err))
         return false;
     q.tokens += warm.tokens;
-    q.count = run->count - warm.tokens;
+    q.count = run->count - warm.tokens - APART_TOKENS;
     q.first = warm.rounds;
     if (!simulate_rounds(s, &q, &done, run->err))
         return false;
-    run->r->width[run->r->widths++] = (struct bench_rounds){.rows = block,
-                                                            .rounds = done.rounds,
-                                                            .tokens = done.tokens,
-                                                            .seconds = done.seconds,
-                                                            .draft_seconds = done.draft_seconds,
-                                                            .verify_seconds = done.verify_seconds};
+    q.tokens += done.tokens;
+    q.count = run->count - warm.tokens - done.tokens;
+    q.first += done.rounds;
+    q.apart = true;
+    if (!simulate_rounds(s, &q, &apart, run->err))
+        return false;
+    const double cut = apart.rounds > 0 ? (double)apart.rounds : 1;
+    run->r->width[run->r->widths++] =
+        (struct bench_rounds){.rows = block,
+                              .rounds = done.rounds,
+                              .tokens = done.tokens,
+                              .seconds = done.seconds,
+                              .draft_seconds = apart.draft_seconds / cut,
+                              .verify_seconds = apart.verify_seconds / cut};
     return true;
 }
 

@@ -178,12 +178,12 @@ static int run_block(struct block_verbs *b, int width, int32_t *tokens, struct h
                      struct error *err)
 {
     const int limit = session_block_limit(b->session);
-    int drafts = 0;
+    int rows = 1;
     if (width > limit)
         width = limit;
-    if (width > 1 && !session_draft(b->session, tokens[0], width, tokens + 1, &drafts, err))
-        return 0;
-    return session_verify(b->session, tokens, drafts + 1, next, err) ? drafts + 1 : 0;
+    const bool ok = width > 1 ? session_round(b->session, tokens, width, 1, &rows, next, err)
+                              : session_verify(b->session, tokens, 1, next, err);
+    return ok ? rows : 0;
 }
 
 /* Drafts that are the target's own tokens, up to the first that is not. */

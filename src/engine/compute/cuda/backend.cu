@@ -71,16 +71,26 @@ static bool buffers_new(struct compute *c)
     struct cuda_fault *f = &c->shared->fault;
     const size_t rows = (size_t)rows_of(s), element = sizeof(uint16_t);
     const size_t heads = (size_t)s->max_heads * (size_t)s->head_dim;
-    c->projected_width = projected_of(s);
+    c->projected_elements = rows * projected_of(s);
     for (int i = 0; i < KINDS; i++)
         if (!pinned_new(c, sizeof *c->input + rows * sizeof(int32_t), (void **)&c->inputs[i]))
             return false;
     c->input = c->inputs[0];
+    for (int i = 0; i < KINDS; i++)
+        if (!cuda_ok(f, cudaEventCreateWithFlags(&c->ran[i], cudaEventDisableTiming), "an event"))
+            return false;
+    for (int i = 0; i <= BRANCHES; i++)
+        if ((i < BRANCHES &&
+             !cuda_ok(f, cudaStreamCreateWithFlags(&c->branch[i], cudaStreamNonBlocking),
+                      "a stream")) ||
+            !cuda_ok(f, cudaEventCreateWithFlags(&c->branched[i], cudaEventDisableTiming),
+                     "an event"))
+            return false;
     return pinned_new(c, rows * sizeof *c->picks, (void **)&c->picks) &&
            pinned_new(c, (size_t)s->vocab * sizeof(float), (void **)&c->logits_row) &&
            cuda_zeroed_new(c, sizeof *c->step, "the step", (void **)&c->step) &&
            cuda_memory_new(f, rows * (size_t)s->hidden * element, "the stream", (void **)&c->x) &&
-           cuda_memory_new(f, rows * c->projected_width * element, "projections",
+           cuda_memory_new(f, c->projected_elements * element, "projections",
                            (void **)&c->projected) &&
            cuda_memory_new(f, rows * heads * element, "attention output", (void **)&c->attended) &&
            cuda_memory_new(f, context_bytes(s), "the context", (void **)&c->context_scratch) &&
@@ -100,9 +110,18 @@ static void compute_destroy(struct compute *c)
     for (int i = 0; i < RECORDINGS_MOST; i++)
         if (c->recordings[i].graph != NULL)
             cudaGraphExecDestroy(c->recordings[i].graph);
-    for (int i = 0; i < KINDS; i++)
+    for (int i = 0; i < KINDS; i++) {
         if (c->inputs[i] != NULL)
             cudaFreeHost(c->inputs[i]);
+        if (c->ran[i] != NULL)
+            cudaEventDestroy(c->ran[i]);
+    }
+    for (int i = 0; i <= BRANCHES; i++) {
+        if (i < BRANCHES && c->branch[i] != NULL)
+            cudaStreamDestroy(c->branch[i]);
+        if (c->branched[i] != NULL)
+            cudaEventDestroy(c->branched[i]);
+    }
     void *const pinned[] = {c->picks, c->logits_row};
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++)
         if (pinned[i] != NULL)
@@ -339,7 +358,9 @@ extern "C" const struct compute_backend cuda_backend = {
     .prepare_context = prepare_context,
     .prepared_bytes = prepared_bytes,
     .begin = cuda_begin,
+    .run = cuda_run,
     .end = cuda_end,
+    .picks = cuda_picks,
     .forget = cuda_forget,
     .read_logits = cuda_read_logits,
     .kernels = kernels,

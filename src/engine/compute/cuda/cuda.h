@@ -210,14 +210,16 @@ struct cuda_launch {
 /* ---- Stages. Each only launches kernels; errors go to l->fault. rows >= 1. ---- */
 
 /* Fills the step and x (embed.cu). ids and pos0 are read from the host's pinned `from` by the
- * kernel, so that a replay sees new ones. */
+ * kernel, so that a replay sees new ones; row r's id that is -1 from drafted[r - 1], pinned too
+ * (NULL: there is none). */
 struct cuda_input {
     int64_t pos0;
     int32_t rows;
     int32_t ids[1]; /* [rows] */
 };
 void cuda_embed(const struct cuda_launch *l, const struct cuda_input *from, struct cuda_step *step,
-                const uint16_t *table, int hidden, int rows, uint16_t *x);
+                const uint16_t *table, int hidden, int rows, uint16_t *x,
+                const struct head_pick *drafted);
 /* Fills only the step. */
 void cuda_set_step(const struct cuda_launch *l, const struct cuda_input *from,
                    struct cuda_step *step);

@@ -9,7 +9,8 @@
 enum {
     RECORDINGS_MOST = 96, /* of an instance; the oldest gives way */
     LOGIT_ROWS = 64,      /* that are kept: a drafted block's, at most */
-    KINDS = 4             /* of forwards: each has an input of its own */
+    KINDS = 4,            /* of forwards: each has an input of its own */
+    BRANCHES = 4          /* of a recording, beside its stem */
 };
 
 /* What instances on one device share: the first one's, which is freed last. */
@@ -26,6 +27,7 @@ struct cuda_shared {
 struct cuda_recording {
     const void *owner;
     int kind, rows, logit_rows, chunks;
+    const struct head_pick *drafted;
     cudaGraphExec_t graph;
     unsigned kernels;
     uint64_t used;
@@ -42,20 +44,26 @@ struct compute {
     struct cuda_meter *events;
     char name[192], kind[64];
 
-    struct cuda_input *inputs[KINDS]; /* pinned */
-    struct cuda_input *input;         /* of the forward that is under way */
-    bool pending[KINDS];              /* a forward that gives nothing back was not waited for */
-    struct head_pick *picks;          /* pinned [max(max_rows, LOGIT_ROWS)] */
-    float *logits_row;                /* pinned [vocab] */
-    struct cuda_step *step;           /* device, all below too */
+    struct cuda_input *inputs[KINDS];   /* pinned */
+    struct cuda_input *input;           /* of the forward that is under way */
+    bool pending[KINDS];                /* its last forward was not waited for */
+    cudaEvent_t ran[KINDS];             /* that forward has ended */
+    cudaStream_t branch[BRANCHES];      /* what of a recording runs beside each other */
+    cudaEvent_t branched[BRANCHES + 1]; /* has ended; the last: where they part from the stem */
+    int branches;                       /* that are under way */
+    struct head_pick *picks;            /* pinned [max(max_rows, LOGIT_ROWS)] */
+    float *logits_row;                  /* pinned [vocab] */
+    struct cuda_step *step;             /* device, all below too */
     uint16_t *x, *projected, *attended, *context_scratch;
-    size_t projected_width; /* elements */
-    float *logits;          /* [LOGIT_ROWS, vocab] */
+    size_t projected_elements;
+    float *logits; /* [LOGIT_ROWS, vocab] */
     void *head_scratch, *ffn_scratch, *attend_scratch;
     size_t attend_bytes;
     int attend_chunks; /* the most that any ring has asked for */
 
     enum cuda_mode mode;
+    bool running;   /* the forward is on its way */
+    int later_kind; /* of the last forward that was not waited for, though it gives picks */
     struct compute_forward forward;
     int chunks;
     unsigned kernels, last_kernels;
@@ -83,7 +91,13 @@ void cuda_forget_all(struct compute *c);
 void cuda_forget(struct compute *c, const void *owner);
 void cuda_recording_drop(struct cuda_recording *r);
 bool cuda_begin(struct compute *c, const struct compute_forward *f);
+void cuda_run(struct compute *c);
 bool cuda_end(struct compute *c, struct error *err);
+void cuda_picks(struct compute *c, struct head_pick *out, int rows);
+/* As cuda_launch_of, for what may run beside other such: room for `elements` of its projections. A
+ * launch by cuda_launch_of comes behind all of them. */
+struct cuda_launch cuda_branch_of(struct compute *c, size_t elements, uint16_t **room);
+const struct head_pick *cuda_drafted(const struct compute_forward *f);
 bool cuda_read_logits(struct compute *c, int row, float *out);
 bool cuda_alone_begin(struct compute *c, int64_t pos0, int rows);
 void cuda_alone_end(struct compute *c, bool alone);

@@ -24,7 +24,7 @@ void cuda_block_embed(struct compute *c, const struct weight_matrix *table, cons
     mark(c, METER_EMBED);
     const struct cuda_launch l = cuda_launch_of(c);
     cuda_embed(&l, c->input, c->step, cuda_weights_embedding(c->shared->weights, table->data),
-               c->shape.hidden, rows, c->x);
+               c->shape.hidden, rows, c->x, alone ? NULL : cuda_drafted(&c->forward));
     if (c->meter != NULL)
         c->meter->part[METER_EMBED].bytes += (uint64_t)rows * (uint64_t)c->shape.hidden * 2;
     cuda_alone_end(c, alone);
@@ -97,21 +97,22 @@ void cuda_block_append(struct compute *c, const struct attention_block *b, struc
         return;
     const struct cuda_attention *w = cuda_weights_attention(c->shared->weights, b);
     const bool alone = cuda_alone_begin(c, pos0, rows);
-    const struct cuda_launch l = cuda_launch_of(c);
     const size_t projected = 2 * (size_t)(b->kv_heads * b->head_dim);
+    uint16_t *room;
+    struct cuda_launch l = cuda_branch_of(c, (size_t)rows * projected, &room);
     struct cuda_linear in = {};
     in.x = c->x;
     in.x_stride = (size_t)c->shape.hidden;
     in.norm = w->input_norm;
     in.eps = b->eps;
     in.rows = rows;
-    in.y = c->projected;
+    in.y = room;
     in.y_stride = projected;
     linear_run(&l, w->append, w->appends, &in);
     struct cuda_attend attend = {};
     attend.w = w;
     attend.kv = kv;
-    attend.projected = c->projected;
+    attend.projected = room;
     attend.projected_stride = projected;
     attend.rows = rows;
     attend.scratch = c->attend_scratch;

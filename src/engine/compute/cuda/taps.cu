@@ -46,25 +46,55 @@ void cuda_tap(const struct cuda_launch *l, const uint16_t *x, struct tap_rows *t
                 t->hidden);
 }
 
+/* Eight elements of a row from i on, and back. Aligned: by 16 bytes. */
+static __device__ __forceinline__ void tap_load(const uint16_t *x, bool aligned, uint32_t word[4])
+{
+    if (aligned) {
+        const uint4 v = __ldcg((const uint4 *)x);
+        word[0] = v.x;
+        word[1] = v.y;
+        word[2] = v.z;
+        word[3] = v.w;
+        return;
+    }
+    for (int k = 0; k < 4; k++)
+        word[k] = __ldcg(x + 2 * k) | (uint32_t)__ldcg(x + 2 * k + 1) << 16;
+}
+
 /* A block for each (row, part): n values at part * n of the row, by weights + part * n. The sum is
- * a half-warp's, as its order wants; the rest is everyone's. */
+ * a half-warp's, as its order wants; the rest is everyone's, eight elements at once. */
 __global__ static void rows_normalize(const struct cuda_step *step, struct row_place from,
                                       const uint16_t *weights, int n, float eps,
                                       struct row_place to)
 {
     extern __shared__ float tap_row[]; /* [n] */
     __shared__ float inverse;
-    const int row = (int)blockIdx.x;
+    const int row = (int)blockIdx.x, eights = n / 8, thread = (int)threadIdx.x;
     const size_t part = (size_t)blockIdx.y * (size_t)n;
+    const bool aligned =
+        n % 8 == 0 && from.stride % 8 == 0 && to.stride % 8 == 0 && (uintptr_t)weights % 16 == 0;
+    uint32_t weight[4] = {};
+    weights += part;
     pdl_launch_next();
+    if (thread < eights)
+        tap_load(weights + thread * 8, aligned, weight); /* before the row is there */
     pdl_wait();
     const uint16_t *x = place_row(&from, step, row) + part;
-    for (int i = (int)threadIdx.x; i < n; i += TAP_THREADS)
+    for (int i = thread; i < eights; i += TAP_THREADS) {
+        uint32_t word[4];
+        tap_load(x + i * 8, aligned, word);
+        for (int k = 0; k < 4; k++) {
+            tap_row[i * 8 + 2 * k] = bf16_low(word[k]);
+            tap_row[i * 8 + 2 * k + 1] = bf16_high(word[k]);
+        }
+    }
+    for (int i = eights * 8 + thread; i < n; i += TAP_THREADS)
         tap_row[i] = bf16_float(x[i]);
     __syncthreads();
-    if (threadIdx.x < 32) {
+    if (thread < 32) {
         float sum = 0.0f;
-        int i = (int)threadIdx.x % CUDA_LANES;
+        int i = thread % CUDA_LANES;
+#pragma unroll 2
         for (; i + 7 * CUDA_LANES < n; i += 8 * CUDA_LANES) {
             float v[8];
             for (int j = 0; j < 8; j++)
@@ -75,15 +105,28 @@ __global__ static void rows_normalize(const struct cuda_step *step, struct row_p
         for (; i < n; i += CUDA_LANES)
             sum = fmaf(tap_row[i], tap_row[i], sum);
         const float mean = lanes_sum(sum) / (float)n;
-        if (threadIdx.x == 0)
+        if (thread == 0)
             inverse = 1.0f / sqrtf(mean + eps);
     }
     __syncthreads();
     uint16_t *y = place_row(&to, step, row) + part;
-    for (int i = (int)threadIdx.x; i < n; i += TAP_THREADS) {
-        const float t = rounded(tap_row[i] * inverse);
-        y[i] = bf16_of(t * bf16_float(weights[part + (size_t)i]));
+    const float by = inverse;
+    for (int i = thread; i < eights; i += TAP_THREADS) {
+        uint32_t pair[4];
+        if (i != thread)
+            tap_load(weights + i * 8, aligned, weight);
+        for (int k = 0; k < 4; k++)
+            pair[k] = bf16_pair_of(rounded(tap_row[i * 8 + 2 * k] * by) * bf16_low(weight[k]),
+                                   rounded(tap_row[i * 8 + 2 * k + 1] * by) * bf16_high(weight[k]));
+        if (aligned) {
+            *(uint4 *)(y + i * 8) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+        } else {
+            for (int k = 0; k < 8; k++)
+                y[i * 8 + k] = (uint16_t)(pair[k / 2] >> 16 * (k % 2));
+        }
     }
+    for (int i = eights * 8 + thread; i < n; i += TAP_THREADS)
+        y[i] = bf16_of(rounded(tap_row[i] * by) * bf16_float(weights[i]));
 }
 
 void cuda_context_run(const struct cuda_launch *l, const struct cuda_context *w,
