@@ -355,8 +355,7 @@ static int ring_threads(const struct cuda_launch *l, int out, int outputs)
 }
 
 /* Long rows: a half-warp has one output. Rings are as deep as leaves room for a block of attention
- * beside them, and so deep that a multiprocessor takes one block: two on the first that are free
- * would leave others idle. */
+ * beside them. */
 template <int F, int R, bool NORM>
 static bool ring_shape(const struct cuda_launch *l, const struct cuda_linear *a)
 {
@@ -376,7 +375,9 @@ static bool ring_norm(const struct cuda_launch *l, const struct cuda_linear *a)
     return a->norm != NULL ? ring_shape<F, R, true>(l, a) : ring_shape<F, R, false>(l, a);
 }
 
-/* For a trial: "project" and "output", where bf16 takes the form for one row. */
+/* For a trial: "project" takes the form for one row for normed bf16 too, "plain" never takes it;
+ * "ahead" keeps 32 KB of a block under way while its row is awaited, not all that it has room for.
+ */
 static bool ring_asked(const char *what)
 {
     const char *asked = getenv("MLXFAST_CUDA_RING");
@@ -386,13 +387,16 @@ static bool ring_asked(const char *what)
 /* One row. Rings leave room for the sparse ffn's kernel, or for attention's, beside them. */
 template <int F> static bool ring_row(const struct cuda_launch *l, const struct cuda_linear *a)
 {
-    static const bool project = ring_asked("project"), output = ring_asked("output");
+    static const bool project = ring_asked("project"), plain = ring_asked("plain");
+    static const bool few = ring_asked("ahead");
     if constexpr (F == WEIGHT_BF16)
-        return a->norm == NULL ? output && ring_one_launch<F, 16, 1, 4, 8, 8, 1, false>(l, a)
-                               : project && ring_one_launch<F, 16, 5, 4, 4, 12, 1, true>(l, a);
+        return a->norm == NULL
+                   ? !plain && ring_one_launch<F, 16, 1, 4, 8, 8, 1, false>(l, a, few ? 2 : 8)
+                   : project && ring_one_launch<F, 16, 5, 4, 4, 4, 1, true>(l, a, few ? 2 : 4);
     else
-        return a->norm == NULL ? ring_one_launch<F, 16, 1, 8, 3, 8, 8, false>(l, a)
-                               : project && ring_one_launch<F, 16, 5, 4, 3, 4, 2, true>(l, a);
+        return a->norm == NULL
+                   ? !plain && ring_one_launch<F, 16, 1, 8, 3, 8, 8, false>(l, a, few ? 1 : 3)
+                   : !plain && ring_one_launch<F, 16, 5, 4, 3, 4, 2, true>(l, a, few ? 2 : 3);
 }
 
 template <int F> static bool ring_rows(const struct cuda_launch *l, const struct cuda_linear *a)

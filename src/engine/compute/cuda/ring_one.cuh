@@ -24,6 +24,7 @@ struct one_call {
     struct rows_call rows;
     uint16_t *y;
     bool add;
+    int ahead; /* places that are under way at once while the row is awaited */
     int sums_at, scales_at, barriers_at, ring_at; /* in shared memory */
 };
 
@@ -262,9 +263,14 @@ static __global__ __launch_bounds__(HALVES *(CUDA_LANES + (NORM ? 2 : 0)),
             bulk_copy(one_scales<T>(c, half), from, (unsigned)bytes, &barriers[PLACES]);
         }
     }
+    /* The kernel before is at work: what it reads, instructions too, would queue behind all of it.
+     */
 #pragma unroll 1
-    for (int i = 0; i < PLACES; i++)
+    for (int i = 0; i < PLACES; i++) {
+        if (PTX_HOPPER && lane == 0 && i >= c.ahead && left > 0)
+            bulk_wait(&barriers[i - c.ahead], 0);
         fetch(i);
+    }
     uint32_t biases[T][BIASES];
     if (F == WEIGHT_INT8_AFFINE32)
 #pragma unroll
@@ -359,7 +365,7 @@ static __global__ __launch_bounds__(HALVES *(CUDA_LANES + (NORM ? 2 : 0)),
 
 /* T: outputs of a half-warp at most. False, and nothing launched: these sizes do not fit. */
 template <int F, int HALVES, int T, int B, int PLACES, int UNITS, int BIASES, bool NORM>
-static bool ring_one_launch(const struct cuda_launch *l, const struct cuda_linear *a)
+static bool ring_one_launch(const struct cuda_launch *l, const struct cuda_linear *a, int ahead)
 {
     const bool codes = F == WEIGHT_INT8_AFFINE32;
     const int inputs = a->w->in, blocks = l->device->multiprocessors;
@@ -378,6 +384,7 @@ static bool ring_one_launch(const struct cuda_launch *l, const struct cuda_linea
     c.rows.eps = a->eps;
     c.y = a->y;
     c.add = a->add;
+    c.ahead = ahead;
     if (c.outputs > HALVES * T || c.units < UNITS || c.units % B != 0 || UNITS % B != 0 ||
         (NORM && inputs > ROWS_PIECES * HALVES * CUDA_LANES * ROWS_PIECE) ||
         (codes && inputs > 2 * BIASES * CUDA_LANES * CUDA_BLOCK))
