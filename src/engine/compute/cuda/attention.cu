@@ -31,15 +31,22 @@ __launch_bounds__(ATTEND_THREADS) static void attend_append(const struct attend_
     const int task = (int)blockIdx.x * ATTEND_HALVES + half;
     const bool valid = task < a.rows * each;
     const int row = valid ? task / each : 0, head = valid ? task % each : 0;
-    const int position = (int)a.step->pos0 + row;
     const uint16_t *projected = a.projected + (size_t)row * a.projected_stride;
     const bool is_key = head < a.kv_heads;
     const int query = head - a.kv_heads;
     uint16_t *x = heads[half];
     struct attend_vector<G> v;
-    attend_fetch_weights<G>(a, is_key ? a.k_norm : a.q_norm, position, &v);
+    uint16_t value[8 * G]; /* on its way with all else, not when it is its turn */
+#pragma unroll
+    for (int i = 0; i < 8 * G; i++) {
+        const int k = i * CUDA_LANES + lane;
+        value[i] = is_key && k < a.head_dim ? __ldcg(projected + a.value_at + head * a.head_dim + k)
+                                            : (uint16_t)0;
+    }
     attend_fetch<G>(
         a, is_key ? projected + a.key_at + head * a.head_dim : projected + query * a.head_dim, &v);
+    const int position = (int)a.step->pos0 + row;
+    attend_fetch_weights<G>(a, is_key ? a.k_norm : a.q_norm, position, &v);
     float normed[8 * G];
     attend_head<G>(a, &v, x, normed);
     attend_put_head<G>(normed, x);
@@ -56,12 +63,13 @@ __launch_bounds__(ATTEND_THREADS) static void attend_append(const struct attend_
     const size_t slot =
         (size_t)head * (size_t)a.capacity + (size_t)((unsigned)position % (unsigned)a.capacity);
     uint4 *key = (uint4 *)(a.keys + slot * (size_t)a.key_stride);
-    uint16_t *value = a.values + slot * (size_t)a.value_stride;
-    const uint16_t *from = projected + a.value_at + head * a.head_dim;
+    uint16_t *ring = a.values + slot * (size_t)a.value_stride;
     for (int g = 0; g * ATTEND_WIDE < a.key_stride; g++)
         key[g * CUDA_LANES + lane] = attend_key_piece(x, g);
-    for (int k = lane; k < a.value_stride; k += CUDA_LANES)
-        value[k] = k < a.head_dim ? __ldcg(from + k) : (uint16_t)0;
+#pragma unroll
+    for (int i = 0; i < 8 * G; i++)
+        if (i * CUDA_LANES + lane < a.value_stride)
+            ring[i * CUDA_LANES + lane] = value[i];
 }
 
 /* ---- Attention ---- */
