@@ -368,14 +368,13 @@ static void check_linears(void)
     check_linear(WEIGHT_BF16, 40 * device.multiprocessors + 5, 64, all, ALL, true, false, 0);
     check_linear(WEIGHT_INT8_AFFINE32, 40 * device.multiprocessors + 5, 64, all, ALL, true, true,
                  0);
-    /* several outputs of a half-warp, the last ones' half-warps with fewer; and too many for that
-     */
-    static const int one[] = {1};
-    for (int f = 0; f < 2; f++)
-        for (int times = 2; times <= 6; times += 2) {
-            const int out = (16 * times - 8) * device.multiprocessors + 5;
-            check_linear(formats[f], out, 2048, one, 1, true, times == 4, 0);
-        }
+    /* one row of bf16 without a norm: several outputs of a block, the last block with fewer; as
+     * many as fit; too many. Rows that stay in registers, that fill some places, that do not fit */
+    static const int one[] = {1}, times[] = {3, 16, 17}, inputs[] = {1024, 1280, 1536, 6144};
+    for (int t = 0; t < 3; t++)
+        for (int i = 0; i < 4; i++)
+            check_linear(WEIGHT_BF16, times[t] * device.multiprocessors - 1, inputs[i], one, 1,
+                         false, i % 2, 0);
     /* rows that cannot be read two elements at a time */
     check_linear(WEIGHT_BF16, 11, 101, some, SOME, true, true, 0);
     check_linear(WEIGHT_BF16, 11, 100, some, SOME, true, false, 1);

@@ -13,9 +13,6 @@
 #include "engine/compute/cuda/rows.cuh"
 #include "engine/compute/cuda/timeline.cuh"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     UNIT_BYTES = 256,
     RING_THREADS = 640 /* of a block, at most */
@@ -375,35 +372,12 @@ static bool ring_norm(const struct cuda_launch *l, const struct cuda_linear *a)
     return a->norm != NULL ? ring_shape<F, R, true>(l, a) : ring_shape<F, R, false>(l, a);
 }
 
-/* For a trial: "project" takes the form for one row for normed bf16 too, "plain" never takes it;
- * "ahead" keeps 32 KB of a block under way while its row is awaited, not all that it has room for.
- */
-static bool ring_asked(const char *what)
-{
-    const char *asked = getenv("MLXFAST_CUDA_RING");
-    return asked != NULL && strstr(asked, what) != NULL;
-}
-
-/* One row. Rings leave room for the sparse ffn's kernel, or for attention's, beside them. */
-template <int F> static bool ring_row(const struct cuda_launch *l, const struct cuda_linear *a)
-{
-    static const bool project = ring_asked("project"), plain = ring_asked("plain");
-    static const bool few = ring_asked("ahead");
-    if constexpr (F == WEIGHT_BF16)
-        return a->norm == NULL
-                   ? !plain && ring_one_launch<F, 16, 1, 4, 8, 8, 1, false>(l, a, few ? 2 : 8)
-                   : project && ring_one_launch<F, 16, 5, 4, 4, 4, 1, true>(l, a, few ? 2 : 4);
-    else
-        return a->norm == NULL
-                   ? !plain && ring_one_launch<F, 16, 1, 8, 3, 8, 8, false>(l, a, few ? 1 : 3)
-                   : !plain && ring_one_launch<F, 16, 5, 4, 3, 4, 2, true>(l, a, few ? 2 : 3);
-}
-
 template <int F> static bool ring_rows(const struct cuda_launch *l, const struct cuda_linear *a)
 {
     switch (a->rows) {
     case 1:
-        return ring_row<F>(l, a) || ring_norm<F, 1>(l, a);
+        return (F == WEIGHT_BF16 && a->norm == NULL && ring_one_launch(l, a)) ||
+               ring_norm<F, 1>(l, a);
     case 2:
         return ring_norm<F, 2>(l, a);
     case 3:
