@@ -3,8 +3,7 @@
  * router's keys and the rows between gate and up and down (moe.cuh). What a stage reads of weights
  * is under way before it waits: at these sizes latency counts as much as bytes. A pair of warps has
  * 16 rows of weights, each warp one half of their lanes (nvfp4_tile.cuh). An entry is a row's use
- * of an expert, number row * slots + slot. One row's block is so small that the next kernel's lies
- * beside it. */
+ * of an expert, number row * slots + slot. */
 #include "engine/compute/cuda/moe.cuh"
 
 #include "engine/compute/cuda/launch.cuh"
@@ -40,13 +39,6 @@ enum {
     DOWN_INPUTS = DOWN_UNITS * TILE_UNIT_WORDS * 4,
     DOWN_ODD = tile_odd_words(DOWN_UNITS) * 4
 };
-
-/* What leaves room for another kernel beside a block of one row. */
-#ifdef CUDA_EMULATED
-#define MOE_REGISTERS(R)
-#else
-#define MOE_REGISTERS(R) __maxnreg__((R) == 1 ? 64 : 96)
-#endif
 
 struct moe_call {
     struct experts_run e;
@@ -447,7 +439,8 @@ static __device__ __forceinline__ void moe_clear(struct moe_values *values)
         ((uint4 *)values)[i] = make_uint4(0, 0, 0, 0);
 }
 
-template <int R> static __global__ MOE_REGISTERS(R) void moe(const __grid_constant__ moe_call c)
+template <int R>
+static __global__ __launch_bounds__(MOE_THREADS, 1) void moe(const __grid_constant__ moe_call c)
 {
     typedef struct moe_place<R> place;
     const struct experts_run &e = c.e;
@@ -469,8 +462,10 @@ template <int R> static __global__ MOE_REGISTERS(R) void moe(const __grid_consta
     const float bias = expert < e.experts ? c.bias[expert] : 0.0f;
     timeline_mark(TIMELINE_MOE_WAITS);
     pdl_wait();
-    /* Not before: so nothing that starts early can meet a kernel before this one's predecessor. */
-    pdl_launch_next();
+    /* Not before: so nothing that starts early can meet a kernel before this one's predecessor. Of
+     * one row later yet: what reads ahead would delay gate's and up's weights. */
+    if (R > 1)
+        pdl_launch_next();
     timeline_mark(TIMELINE_MOE_THERE);
     const uint32_t turn = load_fresh_word(&e.exchange->turn[block]);
     struct moe_values *const values = &e.exchange->values[turn];
@@ -491,6 +486,8 @@ template <int R> static __global__ MOE_REGISTERS(R) void moe(const __grid_consta
     timeline_mark(TIMELINE_MOE_UP_ENDS);
 
     __syncthreads();
+    if (R == 1)
+        pdl_launch_next();
     if (!place::DOWN_IN_FRONT) { /* where gate and up were */
         down_begin<R>(c, block, 0);
         down_begin<R>(c, block, 1);

@@ -228,19 +228,20 @@ static __device__ __forceinline__ uint4 load_fresh(const void *p)
 #endif
 }
 
-/* 16 bytes of values; in emulated builds others have their turn before. */
+/* 16 bytes of values, two loads of 8 to those who gave them; in emulated builds others have their
+ * turn before. */
 static __device__ __forceinline__ uint4 values_look(const void *p)
 {
 #ifdef CUDA_EMULATED
     emulator_yield();
     return load_fresh(p);
 #else
-    uint4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+    uint64_t v, w;
+    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(v), "=l"(w)
                  : "l"(p)
                  : "memory");
-    return v;
+    return make_uint4((uint32_t)v, (uint32_t)(v >> 32), (uint32_t)w, (uint32_t)(w >> 32));
 #endif
 }
 
