@@ -374,7 +374,9 @@ static bool same_value(uint16_t a, uint16_t b)
     return a == b || ((a & 0x7fff) > 0x7f80 && (b & 0x7fff) > 0x7f80);
 }
 
-static void compare(const struct shape *s, const struct both *block, struct compute *c, int rows)
+/* scratch: what forwards of other rows have left of it, zeros before the first. */
+static void compare(const struct shape *s, const struct both *block, struct compute *c, int rows,
+                    uint8_t *scratch)
 {
     const size_t n = (size_t)rows * (size_t)s->hidden;
     uint16_t *table = (uint16_t *)malloc(n * 2), *got = (uint16_t *)malloc(n * 2);
@@ -392,8 +394,6 @@ static void compare(const struct shape *s, const struct both *block, struct comp
 
     const struct compute_shape shape = compute_shape_of(s, rows);
     const size_t bytes = cuda_ffn_scratch(&shape, rows);
-    uint8_t *scratch = (uint8_t *)device_new(bytes + GUARD, NULL);
-    must(cudaMemset(scratch, 0, bytes), "a fill");
     must(cudaMemset(scratch + bytes, 0xab, GUARD), "a fill");
     must(cudaDeviceSynchronize(), "a fill"); /* the stream does not wait for it */
     uint16_t *x = (uint16_t *)device_new(n * 2, NULL);
@@ -404,7 +404,7 @@ static void compare(const struct shape *s, const struct both *block, struct comp
     run.hidden = s->hidden;
     run.rows = rows;
     run.scratch = scratch;
-    for (int again = 0; again < 2; again++) { /* scratch that a forward has left */
+    for (int again = 0; again < 2; again++) {
         must(cudaMemcpyAsync(x, table, n * 2, cudaMemcpyHostToDevice, stream), "a copy");
         l.overlap = again == 0;
         cuda_ffn_forward(&l, &run);
@@ -434,7 +434,6 @@ static void compare(const struct shape *s, const struct both *block, struct comp
             break;
         }
     cudaFree(x);
-    cudaFree(scratch);
     free(table);
     free(got);
     free(want);
@@ -461,8 +460,12 @@ static void check_shape(const struct shape *s, const int *rows, int count)
         exit(1);
     }
     const int before = failures;
+    const size_t bytes = cuda_ffn_scratch(&shape, most) + GUARD;
+    uint8_t *scratch = (uint8_t *)device_new(bytes, NULL);
+    must(cudaMemset(scratch, 0, bytes), "a fill");
     for (int i = 0; i < count; i++)
-        compare(s, &block, c, rows[i]);
+        compare(s, &block, c, rows[i], scratch);
+    cudaFree(scratch);
     printf("%-44s %s\n", s->name, failures == before ? "ok" : "DIFFERS");
     fflush(stdout);
     compute_free(c);
@@ -624,15 +627,53 @@ static void reset_rows(void)
          "a copy");
 }
 
-static void stage_block(const struct cuda_launch *l, struct timed_layer *y)
+static struct cuda_ffn_run run_of(const struct timed_layer *y, int rows)
 {
     struct cuda_ffn_run run = {};
     run.w = &y->w;
     run.x = y->x;
     run.hidden = TIME_HIDDEN;
-    run.rows = timed_rows;
+    run.rows = rows;
     run.scratch = y->scratch;
+    return run;
+}
+
+static void stage_block(const struct cuda_launch *l, struct timed_layer *y)
+{
+    const struct cuda_ffn_run run = run_of(y, timed_rows);
     cuda_ffn_forward(l, &run);
+}
+
+static void *copy_of(const void *from, size_t bytes)
+{
+    void *to = malloc(bytes);
+    must(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "a copy");
+    return to;
+}
+
+static void put_back(void *to, void *from, size_t bytes)
+{
+    must(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "a copy");
+    free(from);
+}
+
+/* What the kernels behind the router of any shape take. Few rows of this one have moe.cu, which
+ * keeps what it routes to itself: so all rows are routed, and the first ones' is taken. */
+static void route_rows(const struct cuda_launch *l, struct timed_layer *y)
+{
+    const struct cuda_ffn_run all = run_of(y, TIME_ROWS), run = run_of(y, timed_rows);
+    const size_t choices = (size_t)timed_rows * TIME_EXPERTS * 4;
+    const size_t rows = (size_t)timed_rows * TIME_HIDDEN * 2;
+    struct experts_run routed;
+    cuda_ffn_forward(l, &all);
+    finish();
+    ffn_experts_run(&all, &routed);
+    ffn_experts_run(&run, &y->run);
+    void *key = copy_of(routed.key, choices), *score = copy_of(routed.score, choices);
+    void *normed = copy_of(routed.normed, rows);
+    put_back(y->run.key, key, choices);
+    put_back(y->run.score, score, choices);
+    put_back(y->run.normed, normed, rows);
 }
 
 static void stage_up(const struct cuda_launch *l, struct timed_layer *y)
@@ -722,8 +763,7 @@ static double time_reading(const struct timed_layer *layer)
     return (double)bytes / (1e6 * ms);
 }
 
-/* What the choices of a layer's rows come to, read from what the kernels chose: distinct experts.
- */
+/* What the choices of a layer's rows come to, by the router's keys: distinct experts. */
 static int distinct_of(const struct timed_layer *y)
 {
     enum { MOST = TIME_ROWS * TIME_TOP_K };
@@ -797,16 +837,7 @@ static void time_all(void)
         reset_rows();
         for (int k = 0; k < TIME_LAYERS; k++) {
             struct cuda_launch l = launch_new();
-            stage_block(&l, &layer[k]);
-            finish();
-            struct cuda_ffn_run run = {};
-            run.w = &layer[k].w;
-            run.x = layer[k].x;
-            run.hidden = TIME_HIDDEN;
-            run.rows = timed_rows;
-            run.scratch = layer[k].scratch;
-            /* What runs behind the router of any shape; few rows of this one have moe.cu. */
-            ffn_experts_run(&run, &layer[k].run);
+            route_rows(&l, &layer[k]);
             experts_few_plan(&l, &layer[k].run, &layer[k].few);
             distinct += distinct_of(&layer[k]) / (double)TIME_LAYERS;
         }
