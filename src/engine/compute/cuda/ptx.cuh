@@ -372,6 +372,13 @@ static inline double mma_value(uint32_t pair, int half)
     const double mantissa = bits & 0x7fu, sign = bits & 0x8000u ? -1.0 : 1.0;
     return (bits & 0x7f80u) == 0 ? sign * mantissa * 0x1p-133 : (double)__uint_as_float(bits << 16);
 }
+/* Tensor cores do not round: what does not fit is cut off. */
+static inline float mma_cut(double sum)
+{
+    const float f = (float)sum;
+    const bool above = sum < 0 ? (double)f < sum : (double)f > sum;
+    return above && !isinf(f) ? __uint_as_float(__float_as_uint(f) - 1) : f;
+}
 /* For mma_bf16, of all lanes; sums in ascending order. */
 static inline void mma_emulated(void *const mine[32])
 {
@@ -394,7 +401,7 @@ static inline void mma_emulated(void *const mine[32])
     for (int row = 0; row < 16; row++)
         for (int k = 0; k < 16; k++)
             for (int column = 0; column < 8; column++)
-                d[row][column] = (float)(a[row][k] * b[k][column] + (double)d[row][column]);
+                d[row][column] = mma_cut(a[row][k] * b[k][column] + (double)d[row][column]);
     for (int lane = 0; lane < 32; lane++)
         for (int i = 0; i < 4; i++)
             ((struct mma_fragments *)mine[lane])->d[i] =
