@@ -55,7 +55,7 @@ def test_fast_mode_gives_the_same_bits_in_any_order(logits):
     assert logits(*fast, CUDA_EMULATOR_ORDER="shuffle:3", CUDA_EMULATOR_EARLY="2") == logits(*fast)
 
 
-@pytest.mark.parametrize("program", ["test_cuda_linear", "test_cuda_upload", "test_cuda_attention", "test_cuda_ffn --few",
+@pytest.mark.parametrize("program", ["test_cuda_linear", "test_cuda_upload", "test_cuda_attention", "test_cuda_ffn --few", "test_cuda_tile",
                                      "test_cuda_memory"])
 def test_kernels_alone(worker, build, program):
     """The tests of single stages, which the GPU runs too (tests/device)."""

@@ -40,12 +40,10 @@ struct compute;
     X(MOE_THERE, false, "sparse ffn: row is there")                                                \
     X(MOE_STAGED, false, "sparse ffn: normed")                                                     \
     X(MOE_ROUTED, false, "sparse ffn: router")                                                     \
-    X(MOE_ALL_ROUTED, false, "sparse ffn: all blocks' router")                                     \
     X(MOE_CHOSEN, false, "sparse ffn: experts chosen")                                             \
     X(MOE_UP_THERE, false, "sparse ffn: weights of gate and up are there")                         \
     X(MOE_UP_MULTIPLIED, false, "sparse ffn: gate and up multiplied")                              \
     X(MOE_UP_ENDS, false, "sparse ffn: gate and up end")                                           \
-    X(MOE_INNER_THERE, false, "sparse ffn: all blocks' gate and up")                               \
     X(MOE_INNER_STAGED, false, "sparse ffn: inner rows in shared memory")                          \
     X(MOE_DOWN_THERE, false, "sparse ffn: weights of down are there")                              \
     X(MOE_DOWN_MULTIPLIED, false, "sparse ffn: down multiplied")                                   \
