@@ -11,15 +11,14 @@ struct session {
     struct model *model;
     struct model_state *state;
     int vocab, max_rows;
-    int32_t *ids;           /* [max_rows] */
-    float *logits;          /* [most_block, vocab] */
-    bool device_logits;     /* the backend keeps them; one row is fetched when it is asked */
-    int fetched;            /* the row of logits that was; -1: none */
-    int current;            /* the row of logits that is the session's */
-    int verified;           /* rows of the last session_verify; 0: kept, or nothing to keep */
-    int most_block;         /* 1 without a drafter */
-    struct head_pick *next; /* [most_block] of each verified row */
-    struct dflash *dflash;
+    int32_t *ids;                 /* [max_rows] */
+    float *logits;                /* [most_block, vocab] */
+    bool device_logits;           /* the backend keeps them; one row is fetched when it is asked */
+    int fetched;                  /* the row of logits that was; -1: none */
+    int current;                  /* the row of logits that is the session's */
+    int verified;                 /* rows of the last session_verify; 0: kept, or nothing to keep */
+    int most_block;               /* 1 without a drafter */
+    struct head_pick *next;       /* [most_block] of each verified row */
     struct dflash_state *drafter; /* NULL: none */
     float *draft_logits;          /* [most_block - 1, vocab] */
     struct head_pick *drafted;    /* [most_block - 1] */
@@ -199,7 +198,6 @@ bool session_set_drafter(struct session *s, struct dflash *d, struct error *err)
         return error_set(err, "DRAFTER-INVALID", "a drafter is given once, to a new session");
     if (!dflash_state_new(d, &s->drafter, err))
         return false;
-    s->dflash = d;
     struct tap_rows *taps = dflash_state_taps(s->drafter, &capacity);
     model_state_tap(s->state, taps, c->taps, c->tap_count, capacity);
     s->most_block = c->block < s->max_rows ? c->block : s->max_rows;
@@ -297,7 +295,7 @@ static bool round_unwatched(struct session *s, int32_t *tokens, int width, struc
 {
     if (!dflash_draft(s->drafter, session_position(s), model_state_tapped_from(s->state), tokens[0],
                       width, NULL, NULL, err) ||
-        !run_block(s, tokens, width, dflash_compute(s->dflash), err))
+        !run_block(s, tokens, width, dflash_state_compute(s->drafter), err))
         return false;
     dflash_drafted(s->drafter, width, s->drafted);
     for (int i = 1; i < width; i++)

@@ -260,11 +260,6 @@ void dflash_close(struct dflash *d)
     free(d);
 }
 
-const struct compute *dflash_compute(const struct dflash *d)
-{
-    return d->compute;
-}
-
 const struct dflash_config *dflash_get_config(const struct dflash *d)
 {
     return &d->config;
@@ -404,6 +399,11 @@ void dflash_take_rows(struct dflash_state *s, int64_t position, int rows, int64_
 {
     if (s->end == position && first_missing(s, position + rows) == position)
         dflash_take_context(s, position + rows, tapped_from);
+}
+
+const struct compute *dflash_state_compute(const struct dflash_state *s)
+{
+    return s->drafter->compute;
 }
 
 void dflash_drafted(struct dflash_state *s, int rows, struct head_pick *picks)

@@ -37,7 +37,6 @@ bool dflash_open(const char *folder, const struct dflash_target *target, struct 
                  struct error *err);
 void dflash_close(struct dflash *d);
 const struct dflash_config *dflash_get_config(const struct dflash *d);
-const struct compute *dflash_compute(const struct dflash *d);
 enum dflash_layout dflash_get_layout(const struct dflash *d);
 uint64_t dflash_weight_bytes(const struct dflash *d); /* its own, without what it borrows */
 
@@ -67,5 +66,7 @@ void dflash_take_rows(struct dflash_state *s, int64_t position, int rows, int64_
 bool dflash_draft(struct dflash_state *s, int64_t position, int64_t tapped_from, int32_t bonus,
                   int rows, float *logits, struct head_pick *picks, struct error *err);
 void dflash_drafted(struct dflash_state *s, int rows, struct head_pick *picks);
+/* The instance that drafts, for compute_forward's `drafted`. */
+const struct compute *dflash_state_compute(const struct dflash_state *s);
 
 #endif
