@@ -40,6 +40,8 @@ enum {
     DOWN_ODD = tile_odd_words(DOWN_UNITS) * 4
 };
 
+static_assert((int)MOE_INNER == (int)MOE_SLOTS * (int)MOE_WIDTH, "moe.cuh has room for them");
+
 struct moe_call {
     struct experts_run e;
     struct rows_call rows;

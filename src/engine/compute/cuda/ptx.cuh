@@ -13,9 +13,9 @@
 #define PTX_HOPPER 0
 #endif
 
-/* Lets the next kernel of the stream start as soon as every block of this one has come here: first
- * in a kernel that waits more than it reads; after the last loads in one that streams weights, so
- * that what the next one loads early does not take its bandwidth. */
+/* Lets the next kernel of the stream start as soon as every block of this one has come here: behind
+ * pdl_wait, so that nothing that starts early can meet a kernel before this one's predecessor, and
+ * where what the next one reads ahead does not delay this one. */
 static __device__ __forceinline__ void pdl_launch_next(void)
 {
 #if PTX_HOPPER

@@ -25,9 +25,9 @@ enum {
 struct one_call {
     const uint8_t *w;
     size_t row_bytes;
-    const uint16_t *x;
+    struct rows_call rows;
     uint16_t *y;
-    int in, out, outputs; /* outputs: of a block */
+    int out, outputs; /* outputs: of a block */
     bool add;
     int barriers_at, ring_at; /* in shared memory */
 };
@@ -42,50 +42,13 @@ static __device__ __forceinline__ void one_keep(uint4 &v)
 #endif
 }
 
-/* load_stream, but now: whatever waits behind it. */
-static __device__ __forceinline__ uint4 one_load(const void *p)
-{
-#ifdef CUDA_EMULATED
-    return *(const uint4 *)p;
-#else
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p), "l"(stream_policy()));
-    return v;
-#endif
-}
-
-/* The row into shared memory in lanes order. Ends with a barrier. */
-static __device__ __forceinline__ void one_stage(const one_call &c)
-{
-    const int pieces = c.in / ROWS_PIECE, threads = (int)blockDim.x;
-#pragma unroll 1
-    for (int first = 0; first < pieces; first += ONE_PIECES * threads) {
-        uint4 v[ONE_PIECES];
-#pragma unroll
-        for (int j = 0; j < ONE_PIECES; j++) {
-            const int i = first + j * threads + (int)threadIdx.x;
-            if (i < pieces)
-                v[j] = load_fresh(c.x + (size_t)i * ROWS_PIECE);
-        }
-#pragma unroll
-        for (int j = 0; j < ONE_PIECES; j++) {
-            const int i = first + j * threads + (int)threadIdx.x;
-            if (i < pieces)
-                rows_put_lanes((uint32_t *)rows_shared, i, v[j]);
-        }
-    }
-    __syncthreads();
-}
-
 /* Registers: 128, beside attention. */
 static __global__ __launch_bounds__(ONE_OUTPUTS *CUDA_LANES, 2) void ring_one(const one_call c)
 {
     const int lane = threadIdx.x % CUDA_LANES, half = threadIdx.x / CUDA_LANES;
     const int output = (int)blockIdx.x * c.outputs + half;
     const bool there = half < c.outputs && output < c.out;
-    const int units = c.in / CUDA_BF16_GROUP;
+    const int units = c.rows.inputs / CUDA_BF16_GROUP;
     uint8_t *shared = (uint8_t *)rows_shared;
     uint8_t *room = shared + c.ring_at + half * (ONE_PLACES * ONE_PLACE_BYTES);
     const uint8_t *next = c.w + (there ? (size_t)output * c.row_bytes : 0);
@@ -113,7 +76,7 @@ static __global__ __launch_bounds__(ONE_OUTPUTS *CUDA_LANES, 2) void ring_one(co
     uint4 held[ONE_HELD];
 #pragma unroll
     for (int i = 0; i < ONE_HELD; i++)
-        held[i] = one_load(next + i * ONE_UNIT + lane * 16);
+        held[i] = load_stream(next + i * ONE_UNIT + lane * 16);
     next += ONE_HELD * ONE_UNIT;
     if (PTX_HOPPER && lane == 0)
 #pragma unroll 1
@@ -132,7 +95,7 @@ static __global__ __launch_bounds__(ONE_OUTPUTS *CUDA_LANES, 2) void ring_one(co
     float before = 0.0f;
     if (c.add && mine)
         before = bf16_float(load_fresh_one(c.y + output));
-    one_stage(c);
+    rows_stage<1, false, ONE_PIECES>(c.rows, NULL, []() {});
     timeline_mark(TIMELINE_OUTPUT_STAGED);
 
     float acc = 0.0f;
@@ -176,15 +139,15 @@ static bool ring_one_launch(const struct cuda_launch *l, const struct cuda_linea
     struct one_call c = {};
     c.w = a->w->data;
     c.row_bytes = a->w->row_bytes;
-    c.x = a->x;
+    c.rows.x = a->x;
+    c.rows.inputs = a->w->in;
     c.y = a->y;
-    c.in = a->w->in;
     c.out = a->w->out;
     c.outputs = (c.out + blocks - 1) / blocks;
     c.add = a->add;
     if (c.outputs > ONE_OUTPUTS || units < ONE_HELD || (units - ONE_HELD) % ONE_PLACE != 0)
         return false;
-    int at = c.in * (int)sizeof(uint16_t);
+    int at = rows_bytes(&c.rows, 1, false);
     c.barriers_at = at;
     at += ONE_OUTPUTS * ONE_PLACES * (int)sizeof(uint64_t);
     at = (at + 127) / 128 * 128;

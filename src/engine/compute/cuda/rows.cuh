@@ -112,21 +112,22 @@ static __device__ __forceinline__ void rows_take_norm(const struct rows_call &c,
     }
 }
 
-/* The rows into shared memory in lanes order, normed where NORM (then all of it at once).
- * meanwhile(): done while the first loads are under way. */
-template <int R, bool NORM, typename Meanwhile>
+/* The rows into shared memory in lanes order, normed where NORM (then all of it at once, and PIECES
+ * is ROWS_PIECES). meanwhile(): done while the first loads are under way. PIECES: of a row, that a
+ * thread has under way. Ends with a barrier. */
+template <int R, bool NORM, int PIECES = ROWS_PIECES, typename Meanwhile>
 static __device__ __forceinline__ void rows_stage(const struct rows_call &c,
                                                   const uint4 w[ROWS_PIECES], Meanwhile meanwhile)
 {
     const int pieces = c.inputs / ROWS_PIECE, words = c.inputs / 2, threads = (int)blockDim.x;
     uint32_t *rows = (uint32_t *)rows_shared;
     const float *inverse = (const float *)((const uint8_t *)rows_shared + c.inverse_at);
-    for (int first = 0; first < pieces; first += ROWS_PIECES * threads) {
-        uint4 v[R][ROWS_PIECES];
+    for (int first = 0; first < pieces; first += PIECES * threads) {
+        uint4 v[R][PIECES];
 #pragma unroll
         for (int r = 0; r < R; r++)
 #pragma unroll
-            for (int j = 0; j < ROWS_PIECES; j++) {
+            for (int j = 0; j < PIECES; j++) {
                 const int i = first + j * threads + (int)threadIdx.x;
                 if (i < pieces)
                     v[r][j] = load_fresh(c.x + (size_t)r * c.x_stride + (size_t)i * ROWS_PIECE);
@@ -139,7 +140,7 @@ static __device__ __forceinline__ void rows_stage(const struct rows_call &c,
 #pragma unroll
             for (int r = 0; r < R; r++)
 #pragma unroll
-                for (int j = 0; j < ROWS_PIECES; j++) {
+                for (int j = 0; j < PIECES; j++) {
                     const int i = j * threads + (int)threadIdx.x;
                     if (i < pieces)
                         rows_put_chain(chain + r * CUDA_LANES * stride, stride, i, v[r][j]);
@@ -151,11 +152,12 @@ static __device__ __forceinline__ void rows_stage(const struct rows_call &c,
 #pragma unroll
         for (int r = 0; r < R; r++)
 #pragma unroll
-            for (int j = 0; j < ROWS_PIECES; j++) {
+            for (int j = 0; j < PIECES; j++) {
                 const int i = first + j * threads + (int)threadIdx.x;
                 if (i < pieces)
                     rows_put_lanes(rows + r * words, i,
-                                   NORM ? rows_norm_piece(v[r][j], w[j], inverse[r]) : v[r][j]);
+                                   NORM ? rows_norm_piece(v[r][j], w[j % ROWS_PIECES], inverse[r])
+                                        : v[r][j]);
             }
     }
     __syncthreads();
