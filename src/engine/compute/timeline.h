@@ -40,6 +40,7 @@ struct compute;
     X(MOE_THERE, false, "sparse ffn: row is there")                                                \
     X(MOE_STAGED, false, "sparse ffn: normed")                                                     \
     X(MOE_ROUTED, false, "sparse ffn: router")                                                     \
+    X(MOE_SCORED, false, "sparse ffn: all experts' scores are there")                              \
     X(MOE_CHOSEN, false, "sparse ffn: experts chosen")                                             \
     X(MOE_UP_THERE, false, "sparse ffn: weights of gate and up are there")                         \
     X(MOE_UP_MULTIPLIED, false, "sparse ffn: gate and up multiplied")                              \

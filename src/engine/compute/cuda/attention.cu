@@ -150,22 +150,22 @@ __global__ __launch_bounds__(ATTEND_THREADS,
             timeline_mark(TIMELINE_ATTEND_THERE);
             waited = true;
         }
-        if (__any_sync(0xffffffffu, task.has_key || task.has_query)) {
+#pragma unroll 1
+        for (int turn = 0; turn < 2; turn++) { /* the second: many rows */
+            const bool both = task.has_key && task.has_query;
+            if (!__any_sync(0xffffffffu, turn == 0 ? task.has_key || task.has_query : both))
+                break;
+            const bool is_key = turn == 0 && task.has_key;
+            if (turn == 1) {
+                attend_fetch_weights<G>(a, a.q_norm, pos0 + task.query_row, &vector);
+                own = (uint16_t *)(p + task.number * ATTEND_P_STRIDE); /* the key stays */
+            }
             float normed[8 * G];
-            attend_fetch<G>(a, task.has_key ? task.key : task.query, &vector);
+            attend_fetch<G>(a, is_key ? task.key : task.query, &vector);
             attend_head<G>(a, &vector, own, normed);
-            if (task.has_key)
+            if (is_key)
                 attend_put_head<G>(normed, own);
-            else if (task.has_query)
-                attend_put_query<G>(normed, q + task.number * WIDE);
-        }
-        if (__any_sync(0xffffffffu, task.has_key && task.has_query)) { /* many rows */
-            float normed[8 * G];
-            attend_fetch_weights<G>(a, a.q_norm, pos0 + task.query_row, &vector);
-            attend_fetch<G>(a, task.query, &vector);
-            own = (uint16_t *)(p + task.number * ATTEND_P_STRIDE); /* the key stays where it is */
-            attend_head<G>(a, &vector, own, normed);
-            if (task.has_key && task.has_query)
+            else if (turn == 0 ? task.has_query : both)
                 attend_put_query<G>(normed, q + task.number * WIDE);
         }
         if (other == 0) {
@@ -186,8 +186,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
 #pragma unroll 1
         for (int set = 0; b.active && set < QUERIES; set += SET) {
             const int query = set + lane / KEYS;
-            float m = attend_register_scores<SET, G>(key, q + set * WIDE, a.scale, b.lo, b.hi,
-                                                     facts[query].seen, score);
+            float m = attend_register_scores<SET, G, QUERIES == SET>(
+                key, q + set * WIDE, a.scale, b.lo, b.hi, facts[query].seen, score);
             if (QUERIES > SET) {
                 float *scores = p + query * ATTEND_P_STRIDE + lane % KEYS * CUDA_LANES + half;
 #pragma unroll
@@ -270,8 +270,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     if (!a.clustered || slot != 0)
         return; /* attend_together follows, or the first of the cluster goes on */
     if (threadIdx.x == ATTEND_THREADS - 1)
-        cluster_gather_expect(&gathered,
-                              (unsigned)((newest - oldest + 1) * record) * (unsigned)sizeof(float));
+        bytes_barrier_expect(&gathered,
+                             (unsigned)((newest - oldest + 1) * record) * (unsigned)sizeof(float));
     cluster_gather_wait(&gathered);
     attend_merge_gathered<QUERIES, G>(a, &b, together, gates, facts);
     timeline_mark(TIMELINE_ATTEND_ENDS);

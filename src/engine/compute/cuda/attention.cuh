@@ -510,10 +510,10 @@ static __device__ __forceinline__ void attend_unknown(uint32_t *word)
 
 /* Scores of the keys of a chunk for SET queries, scaled: lane's are of query lane / KEYS, in each
  * batch of KEYS keys of the half-warp number lane % KEYS, to s[batch]. Returns the largest among
- * the keys seen. q as attend_put_query leaves it. */
-template <int SET, int G>
+ * the keys seen. q as attend_put_query leaves it. LAST: keys are not needed any more. */
+template <int SET, int G, bool LAST>
 static __device__ __forceinline__ float
-attend_register_scores(const uint4 key[CUDA_LANES * G], const float *q, float scale, int lo, int hi,
+attend_register_scores(uint4 key[CUDA_LANES * G], const float *q, float scale, int lo, int hi,
                        struct key_range seen, float s[SET])
 {
     enum { KEYS = CUDA_LANES / SET, BATCH = KEYS * CUDA_LANES };
@@ -531,18 +531,15 @@ attend_register_scores(const uint4 key[CUDA_LANES * G], const float *q, float sc
             x[h][4 * i + 2] = four.z;
             x[h][4 * i + 3] = four.w;
         }
-#pragma unroll
-    for (int batch = 0; batch < SET; batch++) {
-        s[batch] = 0.0f;
-        if (batch * BATCH > hi || batch * BATCH + BATCH - 1 < lo)
-            continue;
+    /* Of `batch`, whose keys are from key[from] on. */
+    auto take = [&](int batch, int from) {
         float slot[CUDA_LANES];
 #pragma unroll
         for (int k = 0; k < KEYS; k++) {
             float w[8 * G];
 #pragma unroll
             for (int g = 0; g < G; g++) {
-                const uint4 piece = key[(batch * KEYS + k) * G + g];
+                const uint4 piece = key[(from + k) * G + g];
                 uint32_t word[4] = {piece.x, piece.y, piece.z, piece.w};
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
@@ -563,9 +560,29 @@ attend_register_scores(const uint4 key[CUDA_LANES * G], const float *q, float sc
         attend_tree_keys<KEYS, CUDA_LANES / 2>(slot);
         const float score = slot[0] * scale;
         const int mine = batch * BATCH + lane % KEYS * CUDA_LANES + half;
-        s[batch] = score;
+#pragma unroll
+        for (int i = 0; i < SET; i++)
+            s[i] = i == batch ? score : s[i];
         if (mine >= seen.first && mine <= seen.last)
             most = fmaxf(most, score);
+    };
+#pragma unroll
+    for (int batch = 0; batch < SET; batch++)
+        s[batch] = 0.0f;
+    if (LAST) { /* the next batch's keys take the places of the last one's */
+#pragma unroll 1
+        for (int batch = 0; batch < SET && batch * BATCH <= hi; batch++) {
+            if (batch * BATCH + BATCH - 1 >= lo)
+                take(batch, 0);
+#pragma unroll
+            for (int k = 0; k + KEYS * G < CUDA_LANES * G; k++)
+                key[k] = key[k + KEYS * G];
+        }
+    } else {
+#pragma unroll
+        for (int batch = 0; batch < SET; batch++)
+            if (batch * BATCH <= hi && batch * BATCH + BATCH - 1 >= lo)
+                take(batch, batch * KEYS);
     }
     return most;
 }
@@ -706,7 +723,7 @@ static __device__ __forceinline__ void attend_sum_values(const uint8_t *values, 
                                                          const struct key_range seen[QUERIES],
                                                          float o[QUERIES][DIMS])
 {
-    enum { WHOLE = QUERIES == 1 ? 8 : 4, PART = QUERIES == 1 ? 4 : 2 };
+    enum { WHOLE = 4, PART = 2 };
     int low = 0, high = CUDA_CHUNK - 1, first = high, last = low;
 #pragma unroll
     for (int h = 0; h < QUERIES; h++) {

@@ -104,10 +104,11 @@ static __device__ __forceinline__ void route_choose(uint32_t k[per], int top_k, 
 #pragma unroll
     for (int j = 0; j < per; j++)
         index[j] = per * lane + j;
+#pragma unroll 1
+    for (int phase = 0; phase < per; phase += 2) {
 #pragma unroll
-    for (int phase = 0; phase < per; phase++) {
-#pragma unroll
-        for (int j = phase % 2; j + 1 < per; j += 2) {
+        for (int i = 0; i < per - 1; i++) { /* of even j, of odd ones */
+            const int j = i < per / 2 ? 2 * i : 2 * (i - per / 2) + 1;
             const bool swap = k[j] < k[j + 1];
             const uint32_t high = swap ? k[j + 1] : k[j], low = swap ? k[j] : k[j + 1];
             const int first = swap ? index[j + 1] : index[j];
@@ -118,17 +119,18 @@ static __device__ __forceinline__ void route_choose(uint32_t k[per], int top_k, 
             index[j + 1] = second;
         }
     }
+#pragma unroll 1
     for (int i = 0; i < top_k; i++) {
         const uint32_t largest = __reduce_max_sync(0xffffffffu, k[0]);
         const unsigned who = __ballot_sync(0xffffffffu, k[0] == largest);
-        if (lane == __ffs((int)who) - 1) {
-            chosen[i] = index[0];
+        const bool mine = lane == __ffs((int)who) - 1;
+        if (mine)
+            *(volatile int *)&chosen[i] = index[0]; /* some wait for it (moe.cu) */
 #pragma unroll
-            for (int j = 0; j + 1 < per; j++) {
-                k[j] = k[j + 1];
-                index[j] = index[j + 1];
-            }
-            k[per - 1] = 0;
+        for (int j = 0; j < per; j++) {
+            k[j] = mine ? (j + 1 < per ? k[j + 1] : 0) : k[j];
+            if (j + 1 < per)
+                index[j] = mine ? index[j + 1] : index[j];
         }
     }
     __syncwarp();
@@ -181,6 +183,7 @@ static __device__ __forceinline__ void route_mix(float mine, int top_k, bool nor
                                                  float *mix)
 {
     float sum = 0.0f;
+#pragma unroll 1
     for (int i = 0; i < top_k; i++)
         sum = sum + __shfl_sync(0xffffffffu, mine, i);
     if (lane < top_k)

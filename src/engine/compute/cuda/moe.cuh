@@ -9,7 +9,7 @@
  * uses one and clears the other, which the launch before has used. */
 enum { MOE_ROWS = 4, MOE_EXPERTS = 256, MOE_INNER = 9 * 512, MOE_BLOCKS = 512 };
 struct moe_values {
-    uint64_t key[MOE_ROWS][MOE_EXPERTS];  /* the score's bits, above them its key */
+    uint64_t key[MOE_ROWS][MOE_EXPERTS];  /* the score's bits, above them its key: moe_key_place */
     uint16_t inner[MOE_ROWS * MOE_INNER]; /* bf16 [entries, width], their bits inverted */
 };
 struct moe_exchange {

@@ -42,6 +42,11 @@ template <typename T> static __device__ __forceinline__ T *tile_at(int offset)
     return (T *)((uint8_t *)tile_shared + offset);
 }
 
+static __device__ __forceinline__ uint32_t tile_word(uint4 v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
 /* What is said of a row beside its inputs: the odd pairs, [half of the lanes][unit], bit 4 * (lane
  * % 8) + block % 4; behind them whether it is wild, and room up to 16 bytes. 0 before the first
  * tile_put. */
@@ -86,10 +91,9 @@ static __device__ __forceinline__ void tile_put(uint32_t *row, uint32_t *odd, in
 static __device__ __forceinline__ void tile_put_piece(uint32_t *row, uint32_t *odd, int units,
                                                       int i, uint4 v)
 {
-    const uint32_t pair[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
+#pragma unroll 1
     for (int k = 0; k < 4; k++)
-        tile_put(row, odd, units, i % 4 * 4 + k, i / 4, pair[k]);
+        tile_put(row, odd, units, i % 4 * 4 + k, i / 4, tile_word(v, k));
 }
 
 /* Codes i and i + 4 of a word, as bf16 times 2^-126. */
@@ -101,11 +105,6 @@ static __device__ __forceinline__ void tile_decode(uint32_t word, uint32_t pair[
     pair[1] = ((word & 0x00f000f0u) * (1u << 8 | 1u << 2)) & VALUE;
     pair[2] = ((behind & 0x003c003cu) * (1u << 10 | 1u << 4)) & VALUE;
     pair[3] = (word & 0x80008000u) | (behind & 0x01c001c0u);
-}
-
-static __device__ __forceinline__ uint32_t tile_word(uint4 v, int i)
-{
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
 /* The value of code `number` of a word. */

@@ -35,27 +35,39 @@ static __device__ __forceinline__ void pdl_wait(void)
 #endif
 }
 
-/* A barrier of two neighbouring warps, number threadIdx.x / 64 of the block. counters: [pairs] in
- * shared memory, for emulated builds; 0 by pair_barrier_init and a barrier of the block. */
-static __device__ __forceinline__ void pair_barrier_init(unsigned *counters, int pairs)
+/* Barriers of some whole warps of a block, by number from 0 (15 at most); the number of threads is
+ * of all that wait there or arrive. counters: [barriers] in shared memory, for emulated builds; 0
+ * by warps_barriers_init and a barrier of the block. */
+static __device__ __forceinline__ void warps_barriers_init(unsigned *counters, int barriers)
 {
 #ifdef CUDA_EMULATED
-    for (int i = (int)threadIdx.x; i < pairs; i += (int)blockDim.x)
+    for (int i = (int)threadIdx.x; i < barriers; i += (int)blockDim.x)
         counters[i] = 0;
 #else
     (void)counters;
-    (void)pairs;
+    (void)barriers;
 #endif
 }
-static __device__ __forceinline__ void pair_barrier(unsigned *counters, int pair)
+static __device__ __forceinline__ void warps_barrier(unsigned *counters, int number, int threads)
 {
 #ifdef CUDA_EMULATED
-    const unsigned end = (counters[pair]++ / 64 + 1) * 64;
-    while (*(volatile unsigned *)&counters[pair] < end)
+    const unsigned end = (counters[number]++ / threads + 1) * threads;
+    while (*(volatile unsigned *)&counters[number] < end)
         emulator_yield();
 #else
     (void)counters;
-    asm volatile("bar.sync %0, 64;" : : "r"(pair + 1) : "memory");
+    asm volatile("bar.sync %0, %1;" : : "r"(number + 1), "r"(threads) : "memory");
+#endif
+}
+/* Without waiting for the others. */
+static __device__ __forceinline__ void warps_arrive(unsigned *counters, int number, int threads)
+{
+#ifdef CUDA_EMULATED
+    (void)threads;
+    counters[number]++;
+#else
+    (void)counters;
+    asm volatile("bar.arrive %0, %1;" : : "r"(number + 1), "r"(threads) : "memory");
 #endif
 }
 
@@ -80,6 +92,21 @@ static __device__ __forceinline__ void value_put(uint16_t *p, uint16_t v)
 #endif
 }
 
+/* The same within a block: an int in shared memory, VALUE_NONE until it has come; put by a volatile
+ * store. */
+enum { VALUE_NONE = -1 };
+static __device__ __forceinline__ int value_wait(const int *p)
+{
+    for (;;) {
+        const int v = *(const volatile int *)p;
+        if (v != VALUE_NONE)
+            return v;
+#ifdef CUDA_EMULATED
+        emulator_yield();
+#endif
+    }
+}
+
 /* A barrier in shared memory that counts bytes, for what follows: by one thread, before anyone
  * waits. From compute capability 9.0 on; not emulated. */
 static __device__ __forceinline__ void bytes_barrier_init(uint64_t *barrier)
@@ -92,6 +119,20 @@ static __device__ __forceinline__ void bytes_barrier_init(uint64_t *barrier)
                  : "memory");
 #else
     (void)barrier;
+#endif
+}
+
+/* By one thread: how many bytes will come in this turn. */
+static __device__ __forceinline__ void bytes_barrier_expect(uint64_t *barrier, unsigned bytes)
+{
+#if PTX_HOPPER
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :
+                 : "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(bytes)
+                 : "memory");
+#else
+    (void)barrier;
+    (void)bytes;
 #endif
 }
 
@@ -138,20 +179,6 @@ static __device__ __forceinline__ void cluster_send(float *p, float a, float b, 
     (void)rank;
     p[0] = a;
     p[1] = b;
-#endif
-}
-
-/* By one thread of the gatherer: how many bytes it is sent in all. */
-static __device__ __forceinline__ void cluster_gather_expect(uint64_t *barrier, unsigned bytes)
-{
-#if PTX_HOPPER
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :
-                 : "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(bytes)
-                 : "memory");
-#else
-    (void)barrier;
-    (void)bytes;
 #endif
 }
 
@@ -302,22 +329,16 @@ template <int left> static __device__ __forceinline__ void copy_wait(void)
 /* ---- Bulk copies, from compute capability 9.0 on; not emulated ----
  *
  * They go past the threads' own path to memory, which loads and stores of a block share. A barrier
- * (bytes_barrier_init, before its first bulk_expect) counts the bytes that have come. */
+ * (bytes_barrier_init, before the first of a turn) counts the bytes that have come. */
 
-/* By one thread, before the copies of a turn: how many bytes they are. What the block did with the
- * place before, and this thread knows of, comes first. */
+/* bytes_barrier_expect where the place was used before: what the block did with it, and this thread
+ * knows of, comes first. */
 static __device__ __forceinline__ void bulk_expect(uint64_t *barrier, unsigned bytes)
 {
 #if PTX_HOPPER
-    asm volatile("fence.proxy.async.shared::cta;\n\t"
-                 "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :
-                 : "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(bytes)
-                 : "memory");
-#else
-    (void)barrier;
-    (void)bytes;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
+    bytes_barrier_expect(barrier, bytes);
 }
 
 /* Weights: first out of L2. bytes: a multiple of 16; both addresses too. */

@@ -169,7 +169,7 @@ static __global__ __launch_bounds__(RING_THREADS,
 {
     /* Before the rows are there: all, or, where the kernel before leaves no room to be early in and
      * the rows would queue behind it, nothing. */
-    enum { GROUPS = D / B, EARLY = NORM ? 0 : GROUPS };
+    enum { GROUPS = D / B, EARLY = NORM ? 0 : GROUPS, PIECES = NORM ? 1 : ROWS_PIECES };
     const int T = (int)blockDim.x, HALVES = T / CUDA_LANES;
     const int lane = threadIdx.x % CUDA_LANES, half = threadIdx.x / CUDA_LANES;
     const int first = ((int)blockIdx.x * HALVES + half) * O;
@@ -200,8 +200,8 @@ static __global__ __launch_bounds__(RING_THREADS,
         }
     };
     begin(0, EARLY);
-    uint4 norm[ROWS_PIECES];
-    rows_take_norm<NORM>(c.rows, norm);
+    uint4 norm[PIECES] = {};
+    rows_take_norm<NORM, PIECES>(c.rows, norm);
     timeline_mark(NORM ? TIMELINE_PROJECT_WAITS : TIMELINE_OUTPUT_WAITS);
     pdl_wait();
     /* Not before: so nothing that starts early can meet a kernel before this one's predecessor. */
@@ -215,7 +215,8 @@ static __global__ __launch_bounds__(RING_THREADS,
     if (c.add && mine)
         before = bf16_float(load_fresh_one(y));
     /* Meanwhile one: bulk copies are begun one by one, and the rows are waited for. */
-    rows_stage<R, NORM>(c.rows, norm, [&]() { begin(EARLY, EARLY < GROUPS ? EARLY + 1 : GROUPS); });
+    rows_stage<R, NORM, PIECES>(c.rows, norm,
+                                [&]() { begin(EARLY, EARLY < GROUPS ? EARLY + 1 : GROUPS); });
     begin(EARLY < GROUPS ? EARLY + 1 : GROUPS, GROUPS);
 
     timeline_mark(NORM ? TIMELINE_PROJECT_STAGED : TIMELINE_OUTPUT_STAGED);
@@ -334,7 +335,7 @@ static bool ring_launch(const struct cuda_launch *l, const struct cuda_linear *a
     const int alone = (int)(l->device->shared_most / 2) + 1;
     at = at < alone ? alone : at;
     if (c.units % B != 0 || (size_t)at > l->device->shared_most ||
-        (NORM && inputs > ROWS_PIECES * threads * ROWS_PIECE))
+        (NORM && inputs > threads * ROWS_PIECE))
         return false;
     cuda_launch(l, "ring_linear", ring_linear<F, R, O, D, B, NORM>,
                 dim3((unsigned)((c.out + outputs - 1) / outputs)), dim3((unsigned)threads),
@@ -360,7 +361,8 @@ static bool ring_shape(const struct cuda_launch *l, const struct cuda_linear *a)
     if (a->w->in >= LONG)
         return !NORM && (F == WEIGHT_BF16 ? ring_launch<F, R, 1, 32, 4, NORM>(l, a, 256)
                                           : ring_launch<F, R, 1, 24, 2, NORM>(l, a, 256));
-    const int threads = ring_threads(l, a->w->out, 2);
+    const int least = NORM ? (a->w->in / ROWS_PIECE + 31) / 32 * 32 : 0;
+    const int wave = ring_threads(l, a->w->out, 2), threads = wave < least ? least : wave;
     if (threads <= HALF)
         return ring_launch<F, R, 2, 12, 2, NORM>(l, a, threads);
     return ring_launch<F, R, 2, 6, 2, NORM>(l, a, threads);

@@ -15,14 +15,14 @@ enum {
 struct rows_call {
     const uint16_t *x, *norm; /* norm: its weights */
     size_t x_stride;
-    int inputs; /* a multiple of 128; normed ones at most ROWS_PIECES pieces for each thread */
+    int inputs; /* a multiple of 128; normed ones at most PIECES pieces for each thread */
     float eps;
     int chain_at, inverse_at; /* offsets in shared memory, for norms */
 };
 
 /* Shared memory of the rows and, normed, of what the norm needs; chain_at and inverse_at are set.
  */
-static inline int rows_bytes(struct rows_call *c, int rows, bool normed)
+static __host__ __device__ inline int rows_bytes(struct rows_call *c, int rows, bool normed)
 {
     int at = rows * c->inputs * (int)sizeof(uint16_t);
     c->chain_at = at;
@@ -75,6 +75,7 @@ static __device__ __forceinline__ void rows_put_chain(uint16_t *row, int stride,
 /* 1 / root of each row's mean square. */
 template <int R> static __device__ __forceinline__ void rows_inverses(const struct rows_call &c)
 {
+    enum { EACH = 4 };
     const int stride = rows_chain_stride(c.inputs);
     float *inverse = (float *)((uint8_t *)rows_shared + c.inverse_at);
     const int half = threadIdx.x / CUDA_LANES, lane = threadIdx.x % CUDA_LANES;
@@ -83,14 +84,25 @@ template <int R> static __device__ __forceinline__ void rows_inverses(const stru
     const uint16_t *row = (const uint16_t *)((const uint8_t *)rows_shared + c.chain_at) +
                           ((half < R ? half : 0) * CUDA_LANES + lane) * stride;
     float sum = 0.0f;
-#pragma unroll 4
-    for (int b = 0; b < c.inputs / CUDA_LANES; b += ROWS_PIECE) {
-        const uint4 v = *(const uint4 *)(row + b);
-        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+    const int count = c.inputs / CUDA_LANES;
+#pragma unroll 1
+    for (int first = 0; first < count; first += EACH * ROWS_PIECE) {
+        uint4 v[EACH];
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            sum = fmaf(bf16_low(word[k]), bf16_low(word[k]), sum);
-            sum = fmaf(bf16_high(word[k]), bf16_high(word[k]), sum);
+        for (int j = 0; j < EACH; j++) {
+            const int b = first + j * ROWS_PIECE;
+            v[j] = *(const uint4 *)(row + (b < count ? b : 0));
+        }
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            if (first + j * ROWS_PIECE >= count)
+                break;
+            const uint32_t word[4] = {v[j].x, v[j].y, v[j].z, v[j].w};
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                sum = fmaf(bf16_low(word[k]), bf16_low(word[k]), sum);
+                sum = fmaf(bf16_high(word[k]), bf16_high(word[k]), sum);
+            }
         }
     }
     sum = lanes_sum(sum);
@@ -100,30 +112,29 @@ template <int R> static __device__ __forceinline__ void rows_inverses(const stru
 }
 
 /* This thread's pieces of the norm's weights: before the rows are there. */
-template <bool NORM>
-static __device__ __forceinline__ void rows_take_norm(const struct rows_call &c,
-                                                      uint4 w[ROWS_PIECES])
+template <bool NORM, int PIECES = ROWS_PIECES>
+static __device__ __forceinline__ void rows_take_norm(const struct rows_call &c, uint4 w[PIECES])
 {
 #pragma unroll
-    for (int j = 0; NORM && j < ROWS_PIECES; j++) {
+    for (int j = 0; NORM && j < PIECES; j++) {
         const int i = j * (int)blockDim.x + (int)threadIdx.x;
         if (i < c.inputs / ROWS_PIECE)
             w[j] = *(const uint4 *)(c.norm + (size_t)i * ROWS_PIECE);
     }
 }
 
-/* The rows into shared memory in lanes order, normed where NORM (then all of it at once, and PIECES
- * is ROWS_PIECES). meanwhile(): done while the first loads are under way. PIECES: of a row, that a
- * thread has under way. Ends with a barrier. */
+/* The rows into shared memory in lanes order, normed where NORM (then all of it at once). w: of
+ * rows_take_norm with these PIECES. meanwhile(): done while the first loads are under way. PIECES:
+ * of a row, that a thread has under way. Ends with a barrier. */
 template <int R, bool NORM, int PIECES = ROWS_PIECES, typename Meanwhile>
-static __device__ __forceinline__ void rows_stage(const struct rows_call &c,
-                                                  const uint4 w[ROWS_PIECES], Meanwhile meanwhile)
+static __device__ __forceinline__ void rows_stage(const struct rows_call &c, const uint4 w[PIECES],
+                                                  Meanwhile meanwhile)
 {
     const int pieces = c.inputs / ROWS_PIECE, words = c.inputs / 2, threads = (int)blockDim.x;
     uint32_t *rows = (uint32_t *)rows_shared;
     const float *inverse = (const float *)((const uint8_t *)rows_shared + c.inverse_at);
     for (int first = 0; first < pieces; first += PIECES * threads) {
-        uint4 v[R][PIECES];
+        uint4 v[R][PIECES] = {};
 #pragma unroll
         for (int r = 0; r < R; r++)
 #pragma unroll
@@ -156,8 +167,7 @@ static __device__ __forceinline__ void rows_stage(const struct rows_call &c,
                 const int i = first + j * threads + (int)threadIdx.x;
                 if (i < pieces)
                     rows_put_lanes(rows + r * words, i,
-                                   NORM ? rows_norm_piece(v[r][j], w[j % ROWS_PIECES], inverse[r])
-                                        : v[r][j]);
+                                   NORM ? rows_norm_piece(v[r][j], w[j], inverse[r]) : v[r][j]);
             }
     }
     __syncthreads();
