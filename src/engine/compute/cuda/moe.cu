@@ -154,9 +154,17 @@ struct team {
     int thread, threads;
 };
 
+/* A pair's first thread is of its second warp: the first may be a router's. */
 static __device__ __forceinline__ struct team moe_pair(void)
 {
-    return {(int)threadIdx.x % 64, 64};
+    return {(int)threadIdx.x % 64 ^ 32, 64};
+}
+
+/* The row whose experts this warp scores and chooses, or -1: the first warps of the first pairs. */
+template <int R> static __device__ __forceinline__ int moe_routed_row(void)
+{
+    const int warp = (int)threadIdx.x / 32;
+    return warp % 2 == 0 && warp < 2 * R ? warp / 2 : -1;
 }
 
 /* Those of the shared expert; other threads have numbers below 0. */
@@ -243,7 +251,7 @@ template <int R>
 static __device__ __forceinline__ void up_begin(const struct moe_call &c, int tile, bool unused)
 {
     const int pair = (int)threadIdx.x / 64;
-    if (!PTX_HOPPER || threadIdx.x % 64 == 0) /* others need not wait for the choice */
+    if (!PTX_HOPPER || moe_pair().thread == 0) /* others need not wait for the choice */
         up_copy(moe_pair(), c.e, moe_expert<R>(c.e, tile / UP_TILES), tile % UP_TILES,
                 moe_place<R>::UP + pair * UP_BYTES, moe_barrier<R>(pair), unused);
 }
@@ -454,10 +462,10 @@ static __device__ __forceinline__ void moe_up(const struct moe_call &c, struct m
         timeline_mark(TIMELINE_MOE_UP_THERE);
         up_multiply<R>(place::UP + pair * UP_BYTES, R == 1 ? 0 : tile / UP_TILES / c.e.top_k,
                        &values->inner[tile * UP_OUTPUTS]);
-        if (!PTX_HOPPER) /* what is copied next goes where the other warp has read */
-            pair_meet<R>();
-        if (tile + step < tiles)
+        if (tile + step < tiles) {
+            pair_meet<R>(); /* what is copied next goes where both have read; so the exchange */
             up_begin<R>(c, tile + step, false);
+        }
     }
 }
 
@@ -568,7 +576,7 @@ static __device__ __forceinline__ void router_multiply(int pair, float bias,
                                                        struct moe_values *values)
 {
     enum { UNITS = MOE_HIDDEN / (4 * CUDA_BLOCK) };
-    const int r = (int)threadIdx.x / 32, half = (int)threadIdx.x % 32 / CUDA_LANES;
+    const int r = moe_routed_row<R>(), half = (int)threadIdx.x % 32 / CUDA_LANES;
     const int lane = (int)threadIdx.x % CUDA_LANES;
     const uint4 *w = (const uint4 *)moe_down_weights<R>() + half * UNITS * CUDA_LANES + lane;
     const uint4 *x = rows_shared + r * (MOE_HIDDEN / ROWS_PIECE) + lane;
@@ -589,10 +597,12 @@ static __device__ __forceinline__ void moe_router(const struct moe_call &c, floa
 {
     typedef struct moe_place<R> place;
     const int warp = (int)threadIdx.x / 32;
-    if (warp >= R) {
+    const bool routes = moe_routed_row<R>() >= 0;
+    if (!routes) {
         enum { WORDS = MOE_HIDDEN / 2 };
+        const int mine = warp < 2 * R ? warp / 2 : warp - R; /* of the warps that do not route */
 #pragma unroll 1
-        for (int i = (int)threadIdx.x - 32 * R; i < R * WORDS; i += MOE_THREADS - 32 * R) {
+        for (int i = 32 * mine + (int)threadIdx.x % 32; i < R * WORDS; i += MOE_THREADS - 32 * R) {
             const int row = i / WORDS, at = i % WORDS;
             tile_put((uint32_t *)(moe_memory + place::INPUTS + row * UP_INPUTS),
                      (uint32_t *)(moe_memory + place::ODD + row * UP_ODD), UP_UNITS,
@@ -612,19 +622,19 @@ static __device__ __forceinline__ void moe_router(const struct moe_call &c, floa
             __syncthreads();
             bias = c.bias[2 * pair + (int)threadIdx.x / CUDA_LANES % 2];
         }
-        if (warp < R)
+        if (routes)
             router_multiply<R>(pair, bias, values);
     }
 }
 
-/* Row `warp`'s experts, as their keys come; a lane has ROUTE_PER of them. All loads of a look are
+/* A row's experts, as their keys come; a lane has ROUTE_PER of them. All loads of a look are
  * under way before the first is waited for. */
 template <int R>
 static __device__ __forceinline__ void moe_choose(const struct moe_call &c,
                                                   const struct moe_values *values)
 {
     typedef struct moe_place<R> place;
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int row = moe_routed_row<R>(), lane = (int)threadIdx.x % 32;
     uint4 v[ROUTE_PER / 2] = {};
     static_assert((int)MOE_EXPERTS == 32 * ROUTE_PER, "all keys");
     bool there;
@@ -633,7 +643,7 @@ static __device__ __forceinline__ void moe_choose(const struct moe_call &c,
 #pragma unroll
         for (int j = 0; j < ROUTE_PER / 2; j++)
             if (ROUTE_PER * lane + 2 * j < c.e.experts)
-                v[j] = values_look(&values->key[warp][moe_key_place(ROUTE_PER / 2 * lane + j)]);
+                v[j] = values_look(&values->key[row][moe_key_place(ROUTE_PER / 2 * lane + j)]);
 #pragma unroll
         for (int j = 0; j < ROUTE_PER / 2; j++)
             if (ROUTE_PER * lane + 2 * j < c.e.experts)
@@ -646,8 +656,8 @@ static __device__ __forceinline__ void moe_choose(const struct moe_call &c,
     for (int j = 0; j < ROUTE_PER; j++)
         key[j] = j % 2 == 0 ? v[j / 2].y : v[j / 2].w;
     route_choose<ROUTE_PER>(key, c.e.top_k, lane,
-                            (int *)(moe_memory + place::CHOSEN) + warp * MOE_TOP_K);
-    float2 *score = (float2 *)(moe_memory + place::SCORE) + warp * (MOE_EXPERTS / 2);
+                            (int *)(moe_memory + place::CHOSEN) + row * MOE_TOP_K);
+    float2 *score = (float2 *)(moe_memory + place::SCORE) + row * (MOE_EXPERTS / 2);
 #pragma unroll
     for (int j = 0; j < ROUTE_PER / 2; j++)
         score[ROUTE_PER / 2 * lane + j] =
@@ -720,7 +730,7 @@ static __global__ __launch_bounds__(MOE_THREADS, 1) void moe(const __grid_consta
 
     const int pair = thread / 64, tile = block + pair * (int)gridDim.x;
     const bool shared = pair >= place::FIRST_SHARED;
-    if (warp < R) {
+    if (moe_routed_row<R>() >= 0) {
         warps_arrive(moe_meetings<R>(), MEET_ROUTED, MOE_THREADS - place::SHARED_THREADS);
         warps_arrive(moe_meetings<R>(), MEET_ROUTED_SHARED, 32 * R + place::SHARED_THREADS);
         moe_choose<R>(c, values);
