@@ -115,8 +115,8 @@ static uint16_t with_exponent(int exponent)
     return (uint16_t)((random32() & 0x807f) | (uint32_t)exponent << 7);
 }
 
-/* Inputs by what is said of them in tile_put: as far apart as a pair may be or a little further, at
- * the ends of what is not wild and behind them, and any bits. */
+/* Inputs by what is said of them in tile_put_pair: as far apart as a pair may be or a little
+ * further, at the ends of what is not wild and behind them, and any bits. */
 static void fill_inputs(uint16_t *x, int kind)
 {
     for (int i = 0; i < INPUTS; i += 2) {

@@ -693,37 +693,39 @@ attend_step_add(const struct attend_step<QUERIES, DIMS> *from, int key,
         }
 }
 
-/* EIGHTS eights of keys, all seen by all queries or each asked, the next ones on their way
- * meanwhile.
- */
-template <int QUERIES, int DIMS, int WIDE, int EIGHTS, bool ALL>
-static __device__ __forceinline__ void
-attend_sum_turn(const uint8_t *values, const float *p, int key,
-                const struct key_range seen[QUERIES], float o[QUERIES][DIMS])
+/* `eights` eights of keys, one or more, seen by all queries; the next ones are on their way
+ * meanwhile, and as many behind the last. */
+template <int QUERIES, int DIMS, int WIDE>
+static __device__ __forceinline__ void attend_sum_seen(const uint8_t *values, const float *p,
+                                                       int eights, float o[QUERIES][DIMS])
 {
-    enum { AHEAD = QUERIES == 1 ? 2 : 1 };
-    struct attend_step<QUERIES, DIMS> step[EIGHTS];
-    values += key * WIDE * 2;
-    p += key;
+    enum { AHEAD = QUERIES == 1 ? 2 : 1, PLACES = AHEAD + 1 };
+    struct attend_step<QUERIES, DIMS> step[PLACES];
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
         attend_step_load<QUERIES, DIMS, WIDE>(values, p, 8 * i, &step[i]);
+#pragma unroll 1
+    for (;;) {
 #pragma unroll
-    for (int i = 0; i < EIGHTS; i++) {
-        if (i + AHEAD < EIGHTS)
-            attend_step_load<QUERIES, DIMS, WIDE>(values, p, 8 * (i + AHEAD), &step[i + AHEAD]);
-        attend_step_add<QUERIES, DIMS, ALL>(&step[i], key + 8 * i, seen, o);
+        for (int i = 0; i < PLACES; i++) {
+            attend_step_load<QUERIES, DIMS, WIDE>(values, p, 8 * (i + AHEAD),
+                                                  &step[(i + AHEAD) % PLACES]);
+            attend_step_add<QUERIES, DIMS, true>(&step[i], 0, NULL, o);
+            if (--eights == 0)
+                return;
+        }
+        values += 8 * PLACES * WIDE * 2;
+        p += 8 * PLACES;
     }
 }
 
 /* o[h] = sum of p v over the keys seen[h] of a chunk, ascending. values: this thread's elements of
- * key 0; p: of the first query. Reads up to 24 keys behind the chunk. */
+ * key 0; p: of the first query. Reads up to 16 keys behind the chunk. */
 template <int QUERIES, int DIMS, int WIDE>
 static __device__ __forceinline__ void attend_sum_values(const uint8_t *values, const float *p,
                                                          const struct key_range seen[QUERIES],
                                                          float o[QUERIES][DIMS])
 {
-    enum { WHOLE = 4, PART = 2 };
     int low = 0, high = CUDA_CHUNK - 1, first = high, last = low;
 #pragma unroll
     for (int h = 0; h < QUERIES; h++) {
@@ -737,13 +739,16 @@ static __device__ __forceinline__ void attend_sum_values(const uint8_t *values, 
     }
 #pragma unroll 1
     for (int key = first & ~7; key <= last;) {
-#pragma unroll 1
-        for (; key >= low && key + 8 * WHOLE - 1 <= high; key += 8 * WHOLE)
-            attend_sum_turn<QUERIES, DIMS, WIDE, WHOLE, true>(values, p, key, seen, o);
-        if (key > last)
-            break;
-        attend_sum_turn<QUERIES, DIMS, WIDE, PART, false>(values, p, key, seen, o);
-        key += 8 * PART;
+        const int eights = key >= low ? (high + 1 - key) / 8 : 0;
+        if (eights > 0) {
+            attend_sum_seen<QUERIES, DIMS, WIDE>(values + key * WIDE * 2, p + key, eights, o);
+            key += 8 * eights;
+        } else {
+            struct attend_step<QUERIES, DIMS> step;
+            attend_step_load<QUERIES, DIMS, WIDE>(values, p, key, &step);
+            attend_step_add<QUERIES, DIMS, false>(&step, key, seen, o);
+            key += 8;
+        }
     }
 }
 

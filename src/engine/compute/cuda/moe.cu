@@ -44,7 +44,7 @@ enum {
     MEET_ROUTED_SHARED,
     MEETINGS,
     ROUTER_BYTES = 2 * MOE_HIDDEN * 2, /* two experts */
-    /* A row as tile_put leaves it, and what is said of it: bytes. */
+    /* A row as tile_put_piece leaves it, and what is said of it: bytes. */
     UP_UNITS = MOE_HIDDEN / (CUDA_BLOCK * TILE_UNIT),
     UP_INPUTS = UP_UNITS * TILE_UNIT_WORDS * 4,
     UP_ODD = tile_odd_words(UP_UNITS) * 4,
@@ -69,9 +69,9 @@ struct moe_call {
 };
 
 /* Shared memory of R rows. It begins with the rows (rows.cuh), where later those are that the
- * shared expert's gate and up have made; the norm's part of them becomes the rows as tile_put
- * leaves them. Behind all are the codes of gate and up, where later those rows are that gate and up
- * have made and, of several rows, down's weights. */
+ * shared expert's gate and up have made; the norm's part of them becomes the rows as
+ * tile_put_piece leaves them. Behind all are the codes of gate and up, where later those rows are
+ * that gate and up have made and, of several rows, down's weights. */
 template <int R> struct moe_place {
     enum {
         PAIRS = R == 1 ? MOE_PAIRS / 2 : MOE_PAIRS, /* 512 tiles of a row on 132 blocks */
@@ -599,16 +599,14 @@ static __device__ __forceinline__ void moe_router(const struct moe_call &c, floa
     const int warp = (int)threadIdx.x / 32;
     const bool routes = moe_routed_row<R>() >= 0;
     if (!routes) {
-        enum { WORDS = MOE_HIDDEN / 2 };
+        enum { PIECES = MOE_HIDDEN / ROWS_PIECE };
         const int mine = warp < 2 * R ? warp / 2 : warp - R; /* of the warps that do not route */
 #pragma unroll 1
-        for (int i = 32 * mine + (int)threadIdx.x % 32; i < R * WORDS; i += MOE_THREADS - 32 * R) {
-            const int row = i / WORDS, at = i % WORDS;
-            tile_put((uint32_t *)(moe_memory + place::INPUTS + row * UP_INPUTS),
-                     (uint32_t *)(moe_memory + place::ODD + row * UP_ODD), UP_UNITS,
-                     at / TILE_UNIT % CUDA_LANES,
-                     at / (TILE_UNIT * CUDA_LANES) * TILE_UNIT + at % TILE_UNIT,
-                     ((const uint32_t *)rows_shared)[i]);
+        for (int i = 32 * mine + (int)threadIdx.x % 32; i < R * PIECES; i += MOE_THREADS - 32 * R) {
+            const int row = i / PIECES, at = i % PIECES;
+            tile_put_lane((uint32_t *)(moe_memory + place::INPUTS + row * UP_INPUTS),
+                          (uint32_t *)(moe_memory + place::ODD + row * UP_ODD), UP_UNITS,
+                          at % CUDA_LANES, at / CUDA_LANES, rows_shared[i]);
         }
         warps_arrive(moe_meetings<R>(), MEET_INPUTS_ROUTER, MOE_THREADS);
         warps_barrier(moe_meetings<R>(), MEET_INPUTS, MOE_THREADS - 32 * R);

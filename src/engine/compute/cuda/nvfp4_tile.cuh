@@ -30,7 +30,7 @@
 enum {
     TILE_OUTPUTS = 16,
     TILE_UNIT = 4,         /* blocks: a word of a lane's codes */
-    TILE_UNIT_WORDS = 128, /* of a row's inputs as tile_put leaves them: twice a bf16 row's */
+    TILE_UNIT_WORDS = 128, /* of a row's inputs as tile_put_pair leaves them: twice a bf16 row's */
     TILE_ZEROS = 3 * 4 * TILE_UNIT_WORDS + 32 /* a group's, of one thread */
 };
 
@@ -49,7 +49,7 @@ static __device__ __forceinline__ uint32_t tile_word(uint4 v, int i)
 
 /* What is said of a row beside its inputs: the odd pairs, [half of the lanes][unit], bit 4 * (lane
  * % 8) + block % 4; behind them whether it is wild, and room up to 16 bytes. 0 before the first
- * tile_put. */
+ * tile_put_pair. */
 static __host__ __device__ constexpr int tile_odd_words(int units)
 {
     return 2 * units + 4;
@@ -65,35 +65,65 @@ static __device__ __forceinline__ int tile_place(int lane, int block)
            lane / 4 % 2 * 4 + j % 2 * 2;
 }
 
-/* A pair of bf16 inputs to its place in a row of `units`. An odd pair stays as it is. */
-static __device__ __forceinline__ void tile_put(uint32_t *row, uint32_t *odd, int units, int lane,
-                                                int block, uint32_t pair)
+/* Exponents; between the latter no sum is near a float's ends. */
+enum { TILE_APART_MOST = 12, TILE_LEAST = 40, TILE_MOST = 150 };
+
+/* What tile_put_pair does with a pair that has a zero, or is odd. */
+static __device__ TILE_APART uint32_t tile_unusual(uint32_t *odd, uint32_t bit, uint32_t *wild,
+                                                   uint32_t pair)
 {
-    enum { APART = 12, LEAST = 40, MOST = 150 }; /* exponents: no sum is near a float's ends */
-    uint32_t low = pair & 0xffffu, high = pair >> 16;
-    const int a = (int)(low >> 7 & 255), b = (int)(high >> 7 & 255);
-    const bool some = (low & 0x7fffu) != 0, more = (high & 0x7fffu) != 0;
-    const bool wild = (some && (a < LEAST || a >= MOST)) || (more && (b < LEAST || b >= MOST));
-    if (wild || (some && more && (a - b > APART || b - a > APART))) {
-        atomicOr(&odd[lane / 8 * units + block / TILE_UNIT],
-                 1u << (lane % 8 * TILE_UNIT + block % TILE_UNIT));
-        if (wild)
-            odd[2 * units] = 1;
-    } else {
-        low += some ? 100u << 7 : 0;
-        high += more ? 100u << 7 : 0;
-    }
-    const int shift = block % TILE_UNIT / 2 * 16;
-    *(uint2 *)(row + tile_place(lane, block)) = make_uint2(low << shift, high << shift);
+    const unsigned a = pair >> 7 & 255, b = pair >> 23 & 255;
+    const bool some = (pair & 0x7fffu) != 0, more = (pair & 0x7fff0000u) != 0;
+    const bool ends = (some && (a < TILE_LEAST || a >= TILE_MOST)) ||
+                      (more && (b < TILE_LEAST || b >= TILE_MOST));
+    if (!ends && !(some && more))
+        return pair + ((some ? 100u << 7 : 0) | (more ? 100u << 23 : 0));
+    atomicOr(odd, bit);
+    if (ends)
+        *wild = 1;
+    return pair;
 }
 
-/* The same of 8 inputs, from 8 i on: of lanes 4 (i % 4) .. of block i / 4. */
+/* A pair of bf16 inputs to its place `to`. An odd pair stays as it is, and is said in word `odd` of
+ * what is said of the row, by its bit; wild: the last of those words. */
+static __device__ __forceinline__ void tile_put_pair(uint32_t *to, int shift, uint32_t *odd,
+                                                     uint32_t bit, uint32_t *wild, uint32_t pair)
+{
+    enum : unsigned { RANGE = TILE_MOST - TILE_LEAST };
+    const unsigned a = pair >> 7 & 255, b = pair >> 23 & 255;
+    if (a - TILE_LEAST < RANGE && b - TILE_LEAST < RANGE &&
+        a - b + TILE_APART_MOST <= 2u * TILE_APART_MOST)
+        pair += 100u << 7 | 100u << 23;
+    else
+        pair = tile_unusual(odd, bit, wild, pair);
+    *(uint2 *)to = make_uint2((pair & 0xffffu) << shift, pair >> 16 << shift);
+}
+
+/* 8 inputs to their places in a row of `units`, from 8 i on: of lanes 4 (i % 4) .. of block i / 4.
+ */
 static __device__ __forceinline__ void tile_put_piece(uint32_t *row, uint32_t *odd, int units,
                                                       int i, uint4 v)
 {
-#pragma unroll 1
-    for (int k = 0; k < 4; k++)
-        tile_put(row, odd, units, i % 4 * 4 + k, i / 4, tile_word(v, k));
+    const unsigned block = (unsigned)i / 4, lane = (unsigned)i % 4 * 4;
+    row += tile_place((int)lane, (int)block);
+    uint32_t *const word = odd + lane / 8 * units + block / TILE_UNIT;
+#pragma unroll
+    for (unsigned k = 0; k < 4; k++)
+        tile_put_pair(row + k * 16, (int)(block % TILE_UNIT / 2 * 16), word,
+                      1u << ((lane % 8 + k) * TILE_UNIT + block % TILE_UNIT), odd + 2 * units,
+                      tile_word(v, (int)k));
+}
+
+/* The same of a lane's 8 inputs in a unit. */
+static __device__ __forceinline__ void tile_put_lane(uint32_t *row, uint32_t *odd, int units,
+                                                     int lane, int unit, uint4 v)
+{
+    row += tile_place(lane, unit * TILE_UNIT);
+#pragma unroll
+    for (unsigned j = 0; j < TILE_UNIT; j++)
+        tile_put_pair(row + j / 2 * 8 + j % 2 * 2, (int)(j / 2 * 16), odd + lane / 8 * units + unit,
+                      1u << ((unsigned)lane % 8 * TILE_UNIT + j), odd + 2 * units,
+                      tile_word(v, (int)j));
 }
 
 /* Codes i and i + 4 of a word, as bf16 times 2^-126. */
@@ -189,8 +219,8 @@ static __device__ TILE_APART float4 tile_multiply_wild(const struct tile_rows ro
 }
 
 /* A half's accumulators of 16 rows of `groups` groups: {lane t: outputs g, g + 8; lane t + 4}. x,
- * odd: the row as tile_put left it; zero: TILE_ZEROS bytes of zeros. Not inlined, and small: what
- * is not in the instruction cache comes slower than weights do. */
+ * odd: the row as tile_put_pair left it; zero: TILE_ZEROS bytes of zeros. Not inlined, and small:
+ * what is not in the instruction cache comes slower than weights do. */
 static __device__ TILE_APART float4 tile_multiply(const struct tile_rows rows, int half, int groups,
                                                   int x, int odd, int zero)
 {
