@@ -180,8 +180,9 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         attend_put_values<G>(a, &b, pos0, (other - 1) & (ATTEND_WARPS - 1), values);
         __syncthreads();
         timeline_mark(TIMELINE_ATTEND_HEADS);
-        if (task.has_key) /* here, where the other warps need not wait for it */
-            attend_put_key<G>(pos0 + task.key_row - b.base, heads + half * WIDE, key);
+        /* Here, where the other warps need not wait for it. */
+        attend_put_key<G>(task.has_key ? (pos0 + task.key_row - b.base) / CUDA_LANES : -1,
+                          heads + half * WIDE, key);
         float score[SET];
 #pragma unroll 1
         for (int set = 0; b.active && set < QUERIES; set += SET) {
@@ -239,6 +240,17 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         __syncthreads();
         if (!a.clustered)
             mine.partial = a.partial + (size_t)item * (size_t)a.slots * (size_t)record;
+        if ((int)threadIdx.x < VALUE_THREADS) {
+            float o[VALUE_QUERIES][DIMS];
+            attend_sum_values<VALUE_QUERIES, DIMS, WIDE>(
+                values + value_at * 2, p + value_query * ATTEND_P_STRIDE, value_seen, o);
+#pragma unroll
+            for (int h = 0; h < VALUE_QUERIES; h++)
+#pragma unroll
+                for (int d = 0; d < DIMS; d += 2)
+                    attend_give(&mine, (value_query + h) * WIDE + value_at + d, o[h][d],
+                                o[h][d + 1]);
+        }
         if (G == 2 ? half < QUERIES : half >= CUDA_LANES / 2) {
             const int query = G == 2 ? half : (half - CUDA_LANES / 2) % QUERIES;
             float sum = 0.0f;
@@ -254,17 +266,6 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         else if (half >= CUDA_LANES / 2)
             attend_store_new<QUERIES, G>(a, &b, pos0, heads, values, CUDA_LANES / 2,
                                          CUDA_LANES / 2);
-        if ((int)threadIdx.x < VALUE_THREADS) {
-            float o[VALUE_QUERIES][DIMS];
-            attend_sum_values<VALUE_QUERIES, DIMS, WIDE>(
-                values + value_at * 2, p + value_query * ATTEND_P_STRIDE, value_seen, o);
-#pragma unroll
-            for (int h = 0; h < VALUE_QUERIES; h++)
-#pragma unroll
-                for (int d = 0; d < DIMS; d += 2)
-                    attend_give(&mine, (value_query + h) * WIDE + value_at + d, o[h][d],
-                                o[h][d + 1]);
-        }
     }
     timeline_mark(TIMELINE_ATTEND_SUMMED);
     if (!a.clustered || slot != 0)

@@ -143,18 +143,6 @@ static __device__ __forceinline__ void attend_load_keys(const struct attend_argu
     }
 }
 
-/* key[at] = piece, at in FROM .. FROM + COUNT - 1, by branches, so that they stay registers. */
-template <int FROM, int COUNT, int G>
-static __device__ __forceinline__ void attend_put_piece(int at, int g, uint4 piece, uint4 *key)
-{
-    if (COUNT == 1)
-        key[FROM * G + g] = piece;
-    else if (at < FROM + COUNT / 2)
-        attend_put_piece<FROM, (COUNT > 1 ? COUNT / 2 : 1), G>(at, g, piece, key);
-    else
-        attend_put_piece<FROM + COUNT / 2, (COUNT > 1 ? COUNT / 2 : 1), G>(at, g, piece, key);
-}
-
 /* New values of the chunk into shared memory: every eighth from a warp's own on, counted from the
  * first. */
 template <int G>
@@ -176,14 +164,19 @@ static __device__ __forceinline__ void attend_put_values(const struct attend_arg
     }
 }
 
-/* A new key, number `at` of the chunk, into this half-warp's registers. */
+/* A new key into this half-warp's registers, number `at` of them; -1: none. Without branches: it
+ * costs less than instructions that do not come in a row. */
 template <int G>
 static __device__ __forceinline__ void attend_put_key(int at, const uint16_t *x,
                                                       uint4 key[CUDA_LANES * G])
 {
 #pragma unroll
-    for (int g = 0; g < G; g++)
-        attend_put_piece<0, CUDA_LANES, G>(at / CUDA_LANES, g, attend_key_piece(x, g), key);
+    for (int g = 0; g < G; g++) {
+        const uint4 piece = attend_key_piece(x, g);
+#pragma unroll
+        for (int k = 0; k < CUDA_LANES; k++)
+            key[k * G + g] = k == at ? piece : key[k * G + g];
+    }
 }
 
 /* New keys and values into the ring, by the block whose queries begin with their row; by `halves`

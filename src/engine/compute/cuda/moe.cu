@@ -518,15 +518,11 @@ static __device__ __forceinline__ void moe_down(const struct moe_call &c, float 
     const struct experts_run &e = c.e;
     const int choice = (int)threadIdx.x / 64;
     int turns[2] = {0, 0}, shared_turn = 0; /* of each stage */
-    for (int tile = (int)blockIdx.x; tile < DOWN_TILES; tile += (int)gridDim.x) {
-        if (tile != (int)blockIdx.x) {
-            down_begin_first<R>(c, tile);
-            before = moe_before<R>(e, tile);
-            if (moe_shared<R>().thread >= 0) {
-                shared_down_begin<R>(c, tile);
-                shared_down<R>(c, ++shared_turn);
-            }
-        }
+    int tile = (int)blockIdx.x;
+    if (tile >= DOWN_TILES)
+        return;
+#pragma unroll 1
+    for (;;) {
         for (int r = 0; r < R && choice < e.top_k; r++) {
             const int entry = r * e.top_k + choice, stage = R == 1 ? 0 : r % 2;
             const int place_of = stage * MOE_TOP_K + choice;
@@ -542,7 +538,16 @@ static __device__ __forceinline__ void moe_down(const struct moe_call &c, float 
         __syncthreads();
         if ((int)threadIdx.x < R * TILE_OUTPUTS)
             moe_mix<R>(c, tile, before);
+        tile += (int)gridDim.x;
+        if (tile >= DOWN_TILES)
+            return;
         __syncthreads();
+        down_begin_first<R>(c, tile);
+        before = moe_before<R>(e, tile);
+        if (moe_shared<R>().thread >= 0) {
+            shared_down_begin<R>(c, tile);
+            shared_down<R>(c, ++shared_turn);
+        }
     }
 }
 
@@ -611,17 +616,21 @@ static __device__ __forceinline__ void moe_router(const struct moe_call &c, floa
         warps_arrive(moe_meetings<R>(), MEET_INPUTS_ROUTER, MOE_THREADS);
         warps_barrier(moe_meetings<R>(), MEET_INPUTS, MOE_THREADS - 32 * R);
     }
+    int pair = (int)blockIdx.x;
+    if (2 * pair >= c.e.experts)
+        return;
 #pragma unroll 1
-    for (int pair = (int)blockIdx.x; 2 * pair < c.e.experts; pair += (int)gridDim.x) {
-        if (pair != (int)blockIdx.x) {
-            __syncthreads();
-            router_begin<R>(c, pair);
-            copy_wait<0>();
-            __syncthreads();
-            bias = c.bias[2 * pair + (int)threadIdx.x / CUDA_LANES % 2];
-        }
+    for (;;) {
         if (routes)
             router_multiply<R>(pair, bias, values);
+        pair += (int)gridDim.x;
+        if (2 * pair >= c.e.experts)
+            return;
+        __syncthreads();
+        router_begin<R>(c, pair);
+        copy_wait<0>();
+        __syncthreads();
+        bias = c.bias[2 * pair + (int)threadIdx.x / CUDA_LANES % 2];
     }
 }
 
