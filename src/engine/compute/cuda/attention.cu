@@ -114,9 +114,9 @@ __global__ __launch_bounds__(ATTEND_THREADS,
         cluster_begin();
     }
     struct attend_block b = {};
-    const int item = (int)blockIdx.x / a.slots, slot = (int)blockIdx.x % a.slots;
-    b.kv_head = item / a.groups;
-    b.query = item % a.groups * QUERIES;
+    const int slot = (int)blockIdx.x, item = (int)(blockIdx.z * gridDim.y + blockIdx.y);
+    b.kv_head = (int)blockIdx.z;
+    b.query = (int)blockIdx.y * QUERIES;
     __syncthreads();
     int pos0 = position; /* of all threads one: the step may be written meanwhile */
     for (bool waited = false;;) {
@@ -730,8 +730,10 @@ void cuda_attend(const struct cuda_launch *l, const struct cuda_attend *c)
                   shared + gathered + ATTEND_STATIC <= l->device->shared_most;
 #endif
     shared += a.clustered ? gathered : 0;
-    cuda_launch_cluster(l, "attend", f->kernel, dim3((unsigned)(a.kv_heads * a.groups * a.slots)),
-                        dim3(ATTEND_THREADS), shared, a.clustered ? (unsigned)a.slots : 1, a);
+    const dim3 all((unsigned)(a.kv_heads * a.groups));
+    const dim3 few((unsigned)a.slots, (unsigned)a.groups, (unsigned)a.kv_heads);
+    cuda_launch_cluster(l, "attend", f->kernel, many ? all : few, dim3(ATTEND_THREADS), shared,
+                        a.clustered ? (unsigned)a.slots : 1, a);
     if (!many && !a.clustered)
         cuda_launch(l, "attend_together", f->groups == 1 ? attend_together<1> : attend_together<2>,
                     dim3((unsigned)(a.rows * a.heads)), dim3((unsigned)(f->groups * ATTEND_WIDE)),

@@ -122,24 +122,25 @@ static __device__ __forceinline__ void attend_load_keys(const struct attend_argu
 {
     const int half = (int)threadIdx.x / CUDA_LANES, lane = (int)threadIdx.x % CUDA_LANES;
     const int old = pos0 - 1 - b->base < b->hi ? pos0 - 1 - b->base : b->hi;
-    const int slot = (int)((unsigned)(b->base + b->lo) % (unsigned)a.capacity) - b->lo;
-    const uint16_t *ring =
-        a.keys + (size_t)b->kv_head * (size_t)a.capacity * (size_t)a.key_stride + lane * 8;
+    const unsigned row_bytes = (unsigned)a.key_stride * sizeof *a.keys, end = (unsigned)a.capacity;
+    const unsigned slot = (unsigned)(b->base + b->lo) % end - (unsigned)b->lo;
+    const uint8_t *ring =
+        (const uint8_t *)(a.keys + (size_t)b->kv_head * end * (size_t)a.key_stride) + lane * 16;
+    if (!b->active || old < b->lo) {
 #pragma unroll
-    for (int k = 0; k < CUDA_LANES * G; k++)
-        key[k] = make_uint4(0, 0, 0, 0);
-    if (!b->active || old < b->lo)
+        for (int k = 0; k < CUDA_LANES * G; k++)
+            key[k] = make_uint4(0, 0, 0, 0);
         return;
+    }
 #pragma unroll
     for (int k = 0; k < CUDA_LANES; k++) {
-        int i = k * CUDA_LANES + half; /* what is not there is another, and not looked at */
-        i = i > b->lo ? i : b->lo;
-        i = i < old ? i : old;
-        const int at = slot + i < a.capacity ? slot + i : slot + i - a.capacity;
+        /* What is not there is another, and not looked at. */
+        const unsigned i = (unsigned)min(max(k * CUDA_LANES + half, b->lo), old);
+        const unsigned at = min(slot + i, slot + i - end); /* the one that is not below 0 */
 #pragma unroll
         for (int g = 0; g < G; g++)
-            key[k * G + g] = __ldcg((const uint4 *)(ring + (unsigned)at * (unsigned)a.key_stride) +
-                                    g * CUDA_LANES);
+            key[k * G + g] =
+                __ldcg((const uint4 *)(ring + (size_t)at * row_bytes) + g * CUDA_LANES);
     }
 }
 
