@@ -95,7 +95,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
                   "threads for values");
     __shared__ float maxima[QUERIES][ATTEND_WARPS], gates[QUERIES];
     __shared__ struct attend_facts facts[QUERIES];
-    __shared__ uint64_t gathered;
+    __shared__ uint64_t gathered, values_there;
     __shared__ int position, position_now;
     uint8_t *values = (uint8_t *)attend_shared;
     float *q = (float *)(values + CUDA_CHUNK * WIDE * 2);
@@ -107,6 +107,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     timeline_mark(TIMELINE_ATTEND_STARTS);
     if (threadIdx.x == 0)
         position = attend_position(a);
+    if (threadIdx.x == ATTEND_THREADS - 1)
+        bytes_barrier_init(&values_there);
     if (a.clustered) {
         if (threadIdx.x == 0)
             bytes_barrier_init(&gathered);
@@ -118,12 +120,17 @@ __global__ __launch_bounds__(ATTEND_THREADS,
     b.kv_head = (int)blockIdx.z;
     b.query = (int)blockIdx.y * QUERIES;
     __syncthreads();
+    unsigned turn = 0;   /* of values_there */
     int pos0 = position; /* of all threads one: the step may be written meanwhile */
     for (bool waited = false;;) {
         uint4 key[CUDA_LANES * G];
         attend_place(a, &b, QUERIES, pos0, slot);
         attend_load_keys<G>(a, &b, pos0, key);
-        attend_load_old<G>(a, &b, a.values, a.value_stride, pos0, values);
+        const bool bulk = attend_values_in_bulk<G>(a, &b, pos0);
+        if (!bulk)
+            attend_load_old<G>(a, &b, a.values, a.value_stride, pos0, values);
+        else if (threadIdx.x == ATTEND_THREADS - 1)
+            attend_copy_values<G>(a, &b, pos0, values, &values_there);
         copy_commit();
         if ((int)threadIdx.x < QUERIES)
             facts[threadIdx.x] = attend_facts_of(a, &b, pos0, (int)threadIdx.x);
@@ -151,12 +158,12 @@ __global__ __launch_bounds__(ATTEND_THREADS,
             waited = true;
         }
 #pragma unroll 1
-        for (int turn = 0; turn < 2; turn++) { /* the second: many rows */
+        for (int second = 0; second < 2; second++) { /* where there are many rows */
             const bool both = task.has_key && task.has_query;
-            if (!__any_sync(0xffffffffu, turn == 0 ? task.has_key || task.has_query : both))
+            if (!__any_sync(0xffffffffu, second == 0 ? task.has_key || task.has_query : both))
                 break;
-            const bool is_key = turn == 0 && task.has_key;
-            if (turn == 1) {
+            const bool is_key = second == 0 && task.has_key;
+            if (second == 1) {
                 attend_fetch_weights<G>(a, a.q_norm, pos0 + task.query_row, &vector);
                 own = (uint16_t *)(p + task.number * ATTEND_P_STRIDE); /* the key stays */
             }
@@ -165,7 +172,7 @@ __global__ __launch_bounds__(ATTEND_THREADS,
             attend_head<G>(a, &vector, own, normed);
             if (is_key)
                 attend_put_head<G>(normed, own);
-            else if (turn == 0 ? task.has_query : both)
+            else if (second == 0 ? task.has_query : both)
                 attend_put_query<G>(normed, q + task.number * WIDE);
         }
         if (other == 0) {
@@ -203,6 +210,8 @@ __global__ __launch_bounds__(ATTEND_THREADS,
                 maxima[query][warp] = m;
         }
         copy_wait<0>();
+        if (bulk)
+            bulk_wait(&values_there, turn++);
         __syncthreads();
         timeline_mark(TIMELINE_ATTEND_SCORED);
         const int now = position_now;

@@ -83,6 +83,32 @@ attend_load_old(const struct attend_arguments &a, const struct attend_block *b,
                                     stride, a.capacity, b->base, b->lo, old);
 }
 
+/* The same of values in one piece or two, where the ring's rows lie as shared memory's do: past the
+ * threads' own way to memory, which is the keys'. By one thread; whether anything is under way. */
+template <int G>
+static __device__ __forceinline__ bool attend_values_in_bulk(const struct attend_arguments &a,
+                                                             const struct attend_block *b, int pos0)
+{
+    const int old = pos0 - 1 - b->base < b->hi ? pos0 - 1 - b->base : b->hi;
+    return PTX_HOPPER && a.value_stride == G * ATTEND_WIDE && b->active && old >= b->lo;
+}
+template <int G>
+static __device__ __forceinline__ void attend_copy_values(const struct attend_arguments &a,
+                                                          const struct attend_block *b, int pos0,
+                                                          uint8_t *to, uint64_t *barrier)
+{
+    enum { ROW = G * ATTEND_WIDE * 2 };
+    const unsigned old = (unsigned)(pos0 - 1 - b->base < b->hi ? pos0 - 1 - b->base : b->hi);
+    const unsigned lo = (unsigned)b->lo, end = (unsigned)a.capacity, rows = old + 1 - lo;
+    const unsigned slot = ((unsigned)b->base + lo) % end;
+    const unsigned first = rows < end - slot ? rows : end - slot;
+    const uint8_t *ring = (const uint8_t *)a.values + (size_t)b->kv_head * end * ROW;
+    bulk_expect(barrier, rows * ROW);
+    bulk_copy(to + lo * ROW, ring + (size_t)slot * ROW, first * ROW, barrier);
+    if (first < rows)
+        bulk_copy(to + (lo + first) * ROW, ring, (rows - first) * ROW, barrier);
+}
+
 /* What a half-warp brings through norm and rotary: a query of the block, a position of this
  * forward whose key lies in the chunk, or both. */
 struct attend_task {
