@@ -168,8 +168,8 @@ static __global__ __launch_bounds__(RING_THREADS,
                                     ring_blocks(R)) void ring_linear(const ring_call c)
 {
     /* Before the rows are there: all, or, where the kernel before leaves no room to be early in and
-     * the rows would queue behind it, nothing. */
-    enum { GROUPS = D / B, EARLY = NORM ? 0 : GROUPS, PIECES = NORM ? 1 : ROWS_PIECES };
+     * the rows would queue behind it, one. */
+    enum { GROUPS = D / B, EARLY = NORM ? 1 : GROUPS, PIECES = NORM ? 1 : ROWS_PIECES };
     const int T = (int)blockDim.x, HALVES = T / CUDA_LANES;
     const int lane = threadIdx.x % CUDA_LANES, half = threadIdx.x / CUDA_LANES;
     const int first = ((int)blockIdx.x * HALVES + half) * O;
@@ -214,10 +214,7 @@ static __global__ __launch_bounds__(RING_THREADS,
     uint16_t *y = c.y + (size_t)my_row * c.y_stride + my_output;
     if (c.add && mine)
         before = bf16_float(load_fresh_one(y));
-    /* Meanwhile one: bulk copies are begun one by one, and the rows are waited for. */
-    rows_stage<R, NORM, PIECES>(c.rows, norm,
-                                [&]() { begin(EARLY, EARLY < GROUPS ? EARLY + 1 : GROUPS); });
-    begin(EARLY < GROUPS ? EARLY + 1 : GROUPS, GROUPS);
+    rows_stage<R, NORM, PIECES>(c.rows, norm, [&]() { begin(EARLY, GROUPS); });
 
     timeline_mark(NORM ? TIMELINE_PROJECT_STAGED : TIMELINE_OUTPUT_STAGED);
     float acc[R][O] = {};
