@@ -607,22 +607,24 @@ static int attend_slots(int window, int rows, int chunks)
     return window > 0 && most <= chunks + 1 ? most : chunks;
 }
 
-/* With which the busiest multiprocessor has the fewest queries, each of a chunk; of such the most
- * of a block, which reads keys once for all of them. */
+/* With which the busiest multiprocessor has the fewest queries, each of a chunk; of such the fewest
+ * of a block where no multiprocessor has more than two blocks, else the most, which reads keys once
+ * for all of them. */
 static const struct attend_form *attend_choose(const struct attend_arguments *a,
                                                int multiprocessors, bool many)
 {
     const int all = a->rows * a->share;
     const struct attend_form *best = NULL;
-    int least = INT_MAX;
+    int least = INT_MAX, best_blocks = 0;
     for (size_t i = 0; i < sizeof attend_forms / sizeof *attend_forms; i++) {
         const struct attend_form *f = &attend_forms[i];
         if (f->many != many || f->groups != attend_groups(a->head_dim))
             continue;
         const int blocks = a->kv_heads * ((all + f->queries - 1) / f->queries) * a->slots;
         const int busiest = (blocks + multiprocessors - 1) / multiprocessors * f->queries;
-        if (busiest <= least) {
+        if (busiest < least || (busiest == least && best_blocks > 2 * multiprocessors)) {
             best = f;
+            best_blocks = blocks;
             least = busiest;
         }
     }

@@ -722,8 +722,10 @@ static __global__ __launch_bounds__(MOE_THREADS, 1) void moe(const __grid_consta
     const float bias = expert < e.experts ? c.bias[expert] : 0.0f;
     timeline_mark(TIMELINE_MOE_WAITS);
     pdl_wait();
-    /* Not before: so nothing that starts early can meet a kernel before this one's predecessor. */
-    pdl_launch_next();
+    /* Not before: so nothing that starts early can meet a kernel before this one's predecessor. Of
+     * one row later yet: what reads ahead would delay gate's and up's weights. */
+    if (R > 1)
+        pdl_launch_next();
     timeline_mark(TIMELINE_MOE_THERE);
     const uint32_t turn = load_fresh_word(&e.exchange->turn[block]);
     struct moe_values *const values = &e.exchange->values[turn];
@@ -758,6 +760,8 @@ static __global__ __launch_bounds__(MOE_THREADS, 1) void moe(const __grid_consta
     timeline_mark(TIMELINE_MOE_UP_ENDS);
 
     __syncthreads();
+    if (R == 1)
+        pdl_launch_next();
     if (!place::DOWN_IN_FRONT) { /* where gate and up were */
         down_begin_first<R>(c, block);
     }
