@@ -518,6 +518,9 @@ static void check_all(bool few)
          ODD_NAN},
         {"the same, top 8 of 24, ties", 2048, 512, 24, 8, WEIGHT_NVFP4, SHARED_INSIDE, true,
          ODD_TIES},
+        {"the same, top 8 of 256, ties", 2048, 512, 256, 8, WEIGHT_NVFP4, SHARED_INSIDE, true,
+         ODD_TIES},
+        {"the same, top 1 of 6", 2048, 512, 6, 1, WEIGHT_NVFP4, SHARED_INSIDE, true, ODD_NOTHING},
     };
     /* The router has not shared memory for as many rows as it takes. */
     static const struct shape wide = {"hidden 8192", 8192,        32,   4,          2,
@@ -541,8 +544,8 @@ static void check_all(bool few)
     /* Also as on smaller devices, whose blocks have several turns. */
     const int all = device.multiprocessors;
     for (size_t i = 1; i < REAL; i++) {
-        device.multiprocessors = i == 1 ? all : i == 2 ? all * 3 / 5 : all * 3 / 10;
-        check_shape(&real[i], real_rows, !few ? 4 : i == 1 ? 1 : 2);
+        device.multiprocessors = i == 2 ? all * 3 / 5 : i == 3 ? all * 3 / 10 : all;
+        check_shape(&real[i], real_rows, !few ? 4 : i == 2 || i == 3 ? 2 : 1);
     }
     device.multiprocessors = all;
 }

@@ -45,8 +45,15 @@ static __global__ void multiply(const struct trial *trials, float4 *out)
     for (int i = thread; i < TILE_OUTPUTS * SCALES; i += THREADS)
         tile_at<uint8_t>(SCALES_AT)[i] = (&t->scales[0][0])[i];
     __syncthreads();
-    tile_put_piece(tile_at<uint32_t>(0), tile_at<uint32_t>(ODD_AT), UNITS, thread,
-                   ((const uint4 *)t->x)[thread]);
+    if (blockIdx.x % 2 == 0) {
+        tile_put_piece(tile_at<uint32_t>(0), tile_at<uint32_t>(ODD_AT), UNITS, thread,
+                       ((const uint4 *)t->x)[thread]);
+    } else {
+        const int unit = thread / CUDA_LANES, lane = thread % CUDA_LANES;
+        const uint32_t *x = (const uint32_t *)t->x + unit * TILE_UNIT * CUDA_LANES + lane;
+        tile_put_lane(tile_at<uint32_t>(0), tile_at<uint32_t>(ODD_AT), UNITS, lane, unit,
+                      make_uint4(x[0], x[CUDA_LANES], x[2 * CUDA_LANES], x[3 * CUDA_LANES]));
+    }
     __syncthreads();
     const struct tile_rows rows = {CODES_AT, SCALES_AT, CODES, 8 * CODES, SCALES, 8 * SCALES};
     out[blockIdx.x * THREADS + threadIdx.x] =

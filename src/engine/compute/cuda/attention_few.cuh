@@ -70,36 +70,44 @@ static __device__ __forceinline__ void attend_warm(const void *p)
 #endif
 }
 
+/* Of a block's keys the last that an earlier forward wrote. */
+static __device__ __forceinline__ int attend_last_old(const struct attend_block *b, int pos0)
+{
+    return pos0 - 1 - b->base < b->hi ? pos0 - 1 - b->base : b->hi;
+}
+
 /* Starts to load what earlier forwards wrote. */
 template <int G>
 static __device__ __forceinline__ void
 attend_load_old(const struct attend_arguments &a, const struct attend_block *b,
                 const uint16_t *ring, int stride, int pos0, uint8_t *to)
 {
-    const int old = pos0 - 1 - b->base < b->hi ? pos0 - 1 - b->base : b->hi;
+    const int old = attend_last_old(b, pos0);
     if (b->active)
         attend_load<CUDA_LANES * G>(to,
                                     ring + (size_t)b->kv_head * (size_t)a.capacity * (size_t)stride,
                                     stride, a.capacity, b->base, b->lo, old);
 }
 
-/* The same of values in one piece or two, where the ring's rows lie as shared memory's do: past the
- * threads' own way to memory, which is the keys'. By one thread; whether anything is under way. */
+/* Whether values of earlier forwards come by attend_copy_values: there are some, and the ring's
+ * rows lie as shared memory's do. */
 template <int G>
 static __device__ __forceinline__ bool attend_values_in_bulk(const struct attend_arguments &a,
                                                              const struct attend_block *b, int pos0)
 {
-    const int old = pos0 - 1 - b->base < b->hi ? pos0 - 1 - b->base : b->hi;
-    return PTX_HOPPER && a.value_stride == G * ATTEND_WIDE && b->active && old >= b->lo;
+    return PTX_HOPPER && a.value_stride == G * ATTEND_WIDE && b->active &&
+           attend_last_old(b, pos0) >= b->lo;
 }
+
+/* By one thread: in one piece or two, past the threads' own way to memory, which is the keys'. */
 template <int G>
 static __device__ __forceinline__ void attend_copy_values(const struct attend_arguments &a,
                                                           const struct attend_block *b, int pos0,
                                                           uint8_t *to, uint64_t *barrier)
 {
     enum { ROW = G * ATTEND_WIDE * 2 };
-    const unsigned old = (unsigned)(pos0 - 1 - b->base < b->hi ? pos0 - 1 - b->base : b->hi);
-    const unsigned lo = (unsigned)b->lo, end = (unsigned)a.capacity, rows = old + 1 - lo;
+    const unsigned lo = (unsigned)b->lo, end = (unsigned)a.capacity;
+    const unsigned rows = (unsigned)attend_last_old(b, pos0) + 1 - lo;
     const unsigned slot = ((unsigned)b->base + lo) % end;
     const unsigned first = rows < end - slot ? rows : end - slot;
     const uint8_t *ring = (const uint8_t *)a.values + (size_t)b->kv_head * end * ROW;
@@ -147,7 +155,7 @@ static __device__ __forceinline__ void attend_load_keys(const struct attend_argu
                                                         uint4 key[CUDA_LANES * G])
 {
     const int half = (int)threadIdx.x / CUDA_LANES, lane = (int)threadIdx.x % CUDA_LANES;
-    const int old = pos0 - 1 - b->base < b->hi ? pos0 - 1 - b->base : b->hi;
+    const int old = attend_last_old(b, pos0);
     const unsigned row_bytes = (unsigned)a.key_stride * sizeof *a.keys, end = (unsigned)a.capacity;
     const unsigned slot = (unsigned)(b->base + b->lo) % end - (unsigned)b->lo;
     const uint8_t *ring =

@@ -100,6 +100,7 @@ template <int per>
 static __device__ __forceinline__ void route_choose(uint32_t k[per], int top_k, int lane,
                                                     int *chosen)
 {
+    static_assert(per % 2 == 0, "two phases at once");
     int index[per];
 #pragma unroll
     for (int j = 0; j < per; j++)

@@ -44,7 +44,7 @@ enum {
     MEET_ROUTED_SHARED,
     MEETINGS,
     ROUTER_BYTES = 2 * MOE_HIDDEN * 2, /* two experts */
-    /* A row as tile_put_piece leaves it, and what is said of it: bytes. */
+    /* A row as tile_put_pair leaves it, and what is said of it: bytes. */
     UP_UNITS = MOE_HIDDEN / (CUDA_BLOCK * TILE_UNIT),
     UP_INPUTS = UP_UNITS * TILE_UNIT_WORDS * 4,
     UP_ODD = tile_odd_words(UP_UNITS) * 4,
@@ -53,11 +53,8 @@ enum {
     DOWN_ODD = tile_odd_words(DOWN_UNITS) * 4
 };
 
-/* What is in several places of a kernel, once: instructions that are not in the cache come slower
- * than weights do. */
-#define MOE_APART TILE_APART
-
 static_assert((int)MOE_INNER == (int)MOE_SLOTS * (int)MOE_WIDTH, "moe.cuh has room for them");
+static_assert((int)MEETINGS <= (int)WARPS_BARRIERS, "a barrier each");
 
 struct moe_call {
     struct experts_run e;
@@ -69,9 +66,10 @@ struct moe_call {
 };
 
 /* Shared memory of R rows. It begins with the rows (rows.cuh), where later those are that the
- * shared expert's gate and up have made; the norm's part of them becomes the rows as
- * tile_put_piece leaves them. Behind all are the codes of gate and up, where later those rows are
- * that gate and up have made and, of several rows, down's weights. */
+ * shared expert's gate and up have made and, of many rows, its down's weights; the norm's part of
+ * them becomes the rows as tile_put_pair leaves them. Behind all are the codes of gate and up,
+ * where of several rows the router's weights are before, and later those rows are that gate and up
+ * have made and, of several rows, down's weights. */
 template <int R> struct moe_place {
     enum {
         PAIRS = R == 1 ? MOE_PAIRS / 2 : MOE_PAIRS, /* 512 tiles of a row on 132 blocks */
@@ -257,7 +255,7 @@ static __device__ __forceinline__ void up_begin(const struct moe_call &c, int ti
 }
 
 /* A row's tile at `at` by a pair. inner: where its first value goes. */
-template <int R> static __device__ MOE_APART void up_multiply(int at, int row, uint16_t *inner)
+template <int R> static __device__ CUDA_CALLED void up_multiply(int at, int row, uint16_t *inner)
 {
     typedef struct moe_place<R> place;
     const int pair = (int)threadIdx.x / 64, half = (int)threadIdx.x / 32 % 2;
@@ -320,7 +318,7 @@ static __device__ __forceinline__ void down_begin_first(const struct moe_call &c
 }
 
 /* An entry's tile at `at` by a pair; its inner row at `inner`. */
-template <int R> static __device__ MOE_APART void down_multiply(int at, int inner, int entry)
+template <int R> static __device__ CUDA_CALLED void down_multiply(int at, int inner, int entry)
 {
     typedef struct moe_place<R> place;
     const int pair = (int)threadIdx.x / 64, half = (int)threadIdx.x / 32 % 2;
@@ -350,8 +348,8 @@ static __device__ __forceinline__ bool no_half_is_zero(uint32_t v)
 
 /* 8 values of a row that gate and up have made, as they come; row: where it goes. */
 template <int R>
-static __device__ MOE_APART void inner_take(const struct moe_values *values, int entry, int piece,
-                                            int row)
+static __device__ CUDA_CALLED void inner_take(const struct moe_values *values, int entry, int piece,
+                                              int row)
 {
     const uint16_t *from = &values->inner[entry * MOE_WIDTH + piece * ROWS_PIECE];
     uint4 v;

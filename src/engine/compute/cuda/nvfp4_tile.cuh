@@ -21,12 +21,6 @@
 
 #include "engine/compute/cuda/nvfp4.cuh"
 
-#ifdef CUDA_EMULATED
-#define TILE_APART __attribute__((noinline))
-#else
-#define TILE_APART __noinline__
-#endif
-
 enum {
     TILE_OUTPUTS = 16,
     TILE_UNIT = 4,         /* blocks: a word of a lane's codes */
@@ -66,11 +60,11 @@ static __device__ __forceinline__ int tile_place(int lane, int block)
 }
 
 /* Exponents; between the latter no sum is near a float's ends. */
-enum { TILE_APART_MOST = 12, TILE_LEAST = 40, TILE_MOST = 150 };
+enum { TILE_APART = 12, TILE_LEAST = 40, TILE_MOST = 150 };
 
 /* What tile_put_pair does with a pair that has a zero, or is odd. */
-static __device__ TILE_APART uint32_t tile_unusual(uint32_t *odd, uint32_t bit, uint32_t *wild,
-                                                   uint32_t pair)
+static __device__ CUDA_CALLED uint32_t tile_unusual(uint32_t *odd, uint32_t bit, uint32_t *wild,
+                                                    uint32_t pair)
 {
     const unsigned a = pair >> 7 & 255, b = pair >> 23 & 255;
     const bool some = (pair & 0x7fffu) != 0, more = (pair & 0x7fff0000u) != 0;
@@ -91,8 +85,7 @@ static __device__ __forceinline__ void tile_put_pair(uint32_t *to, int shift, ui
 {
     enum : unsigned { RANGE = TILE_MOST - TILE_LEAST };
     const unsigned a = pair >> 7 & 255, b = pair >> 23 & 255;
-    if (a - TILE_LEAST < RANGE && b - TILE_LEAST < RANGE &&
-        a - b + TILE_APART_MOST <= 2u * TILE_APART_MOST)
+    if (a - TILE_LEAST < RANGE && b - TILE_LEAST < RANGE && a - b + TILE_APART <= 2u * TILE_APART)
         pair += 100u << 7 | 100u << 23;
     else
         pair = tile_unusual(odd, bit, wild, pair);
@@ -160,8 +153,8 @@ struct tile_products {
 };
 
 /* With a unit's odd t made anew. now: this thread's words, [lane t or t + 4][output g or g + 8]. */
-static __device__ TILE_APART struct tile_products tile_mend(struct tile_products p, uint4 now,
-                                                            const uint32_t *x, uint32_t odds)
+static __device__ CUDA_CALLED struct tile_products tile_mend(struct tile_products p, uint4 now,
+                                                             const uint32_t *x, uint32_t odds)
 {
     const int t = (int)threadIdx.x % 4;
 #pragma unroll 1
@@ -185,8 +178,8 @@ struct tile_rows {
 };
 
 /* As tile_multiply, where a row is wild. */
-static __device__ TILE_APART float4 tile_multiply_wild(const struct tile_rows rows, int half,
-                                                       int groups, int x, int odd)
+static __device__ CUDA_CALLED float4 tile_multiply_wild(const struct tile_rows rows, int half,
+                                                        int groups, int x, int odd)
 {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float acc[2][2] = {};
@@ -221,8 +214,8 @@ static __device__ TILE_APART float4 tile_multiply_wild(const struct tile_rows ro
 /* A half's accumulators of 16 rows of `groups` groups: {lane t: outputs g, g + 8; lane t + 4}. x,
  * odd: the row as tile_put_pair left it; zero: TILE_ZEROS bytes of zeros. Not inlined, and small:
  * what is not in the instruction cache comes slower than weights do. */
-static __device__ TILE_APART float4 tile_multiply(const struct tile_rows rows, int half, int groups,
-                                                  int x, int odd, int zero)
+static __device__ CUDA_CALLED float4 tile_multiply(const struct tile_rows rows, int half,
+                                                   int groups, int x, int odd, int zero)
 {
     enum { UNITS = NVFP4_GROUP_BLOCKS / TILE_UNIT };
     if (*tile_at<const uint32_t>(odd + 2 * groups * UNITS * 4) != 0)

@@ -5,6 +5,14 @@
 
 #include "engine/compute/cuda/cuda.h"
 
+/* A function that stays one: what is in several places of a kernel, once, since instructions that
+ * are not in the cache come slower than they run. */
+#ifdef CUDA_EMULATED
+#define CUDA_CALLED __attribute__((noinline))
+#else
+#define CUDA_CALLED __noinline__
+#endif
+
 #ifdef CUDA_EMULATED
 #define PTX_HOPPER 0
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -35,9 +43,10 @@ static __device__ __forceinline__ void pdl_wait(void)
 #endif
 }
 
-/* Barriers of some whole warps of a block, by number from 0 (15 at most); the number of threads is
- * of all that wait there or arrive. counters: [barriers] in shared memory, for emulated builds; 0
+/* WARPS_BARRIERS barriers of some whole warps of a block, by number; the number of threads is of
+ * all that wait there or arrive. counters: [barriers] in shared memory, for emulated builds; 0
  * by warps_barriers_init and a barrier of the block. */
+enum { WARPS_BARRIERS = 15 };
 static __device__ __forceinline__ void warps_barriers_init(unsigned *counters, int barriers)
 {
 #ifdef CUDA_EMULATED
@@ -122,7 +131,7 @@ static __device__ __forceinline__ void bytes_barrier_init(uint64_t *barrier)
 #endif
 }
 
-/* By one thread: how many bytes will come in this turn. */
+/* By one thread, once a turn: how many bytes it has in all. */
 static __device__ __forceinline__ void bytes_barrier_expect(uint64_t *barrier, unsigned bytes)
 {
 #if PTX_HOPPER
@@ -329,7 +338,7 @@ template <int left> static __device__ __forceinline__ void copy_wait(void)
 /* ---- Bulk copies, from compute capability 9.0 on; not emulated ----
  *
  * They go past the threads' own path to memory, which loads and stores of a block share. A barrier
- * (bytes_barrier_init, before the first of a turn) counts the bytes that have come. */
+ * (bytes_barrier_init; of each turn first what it expects) counts the bytes that have come. */
 
 /* bytes_barrier_expect where the place was used before: what the block did with it, and this thread
  * knows of, comes first. */
@@ -341,7 +350,7 @@ static __device__ __forceinline__ void bulk_expect(uint64_t *barrier, unsigned b
     bytes_barrier_expect(barrier, bytes);
 }
 
-/* Weights: first out of L2. bytes: a multiple of 16; both addresses too. */
+/* Weights, and attention's values: first out of L2. bytes: a multiple of 16; both addresses too. */
 static __device__ __forceinline__ void bulk_copy(void *shared, const void *global, unsigned bytes,
                                                  uint64_t *barrier)
 {

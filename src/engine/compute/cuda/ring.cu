@@ -169,7 +169,7 @@ static __global__ __launch_bounds__(RING_THREADS,
 {
     /* Before the rows are there: all, or, where the kernel before leaves no room to be early in and
      * the rows would queue behind it, one. */
-    enum { GROUPS = D / B, EARLY = NORM ? 1 : GROUPS, PIECES = NORM ? 1 : ROWS_PIECES };
+    enum { GROUPS = D / B, EARLY = NORM ? 1 : GROUPS, PIECES = NORM ? 1 : 2 };
     const int T = (int)blockDim.x, HALVES = T / CUDA_LANES;
     const int lane = threadIdx.x % CUDA_LANES, half = threadIdx.x / CUDA_LANES;
     const int first = ((int)blockIdx.x * HALVES + half) * O;

@@ -7,10 +7,7 @@
 #include "engine/compute/cuda/arithmetic.cuh"
 #include "engine/compute/cuda/ptx.cuh"
 
-enum {
-    ROWS_PIECE = 8, /* elements of 16 bytes */
-    ROWS_PIECES = 2 /* of a row, that a thread has under way at once */
-};
+enum { ROWS_PIECE = 8 /* elements of 16 bytes */ };
 
 struct rows_call {
     const uint16_t *x, *norm; /* norm: its weights */
@@ -112,7 +109,7 @@ template <int R> static __device__ __forceinline__ void rows_inverses(const stru
 }
 
 /* This thread's pieces of the norm's weights: before the rows are there. */
-template <bool NORM, int PIECES = ROWS_PIECES>
+template <bool NORM, int PIECES>
 static __device__ __forceinline__ void rows_take_norm(const struct rows_call &c, uint4 w[PIECES])
 {
 #pragma unroll
@@ -126,7 +123,7 @@ static __device__ __forceinline__ void rows_take_norm(const struct rows_call &c,
 /* The rows into shared memory in lanes order, normed where NORM (then all of it at once). w: of
  * rows_take_norm with these PIECES. meanwhile(): done while the first loads are under way. PIECES:
  * of a row, that a thread has under way. Ends with a barrier. */
-template <int R, bool NORM, int PIECES = ROWS_PIECES, typename Meanwhile>
+template <int R, bool NORM, int PIECES, typename Meanwhile>
 static __device__ __forceinline__ void rows_stage(const struct rows_call &c, const uint4 w[PIECES],
                                                   Meanwhile meanwhile)
 {
