@@ -47,12 +47,15 @@ def wait_for_engine(kit, tree, seconds=60):
     return path
 
 
-def assert_nothing_is_left(kit, seconds=20):
+def assert_nothing_is_left(kit, process, number, seconds=20):
+    """Nothing goes on or is sealed. SIGKILL may come between a temporary file and its name: only that one file."""
     end = time.monotonic() + seconds
     while kit.processes():
         assert time.monotonic() < end, kit.processes()
     kit.assert_nothing_sealed()
-    left = [p for p in kit.folder.rglob("*") if ".tmp" in p.name]
+    left = [p.name for p in kit.folder.rglob("*") if ".tmp" in p.name]
+    if number == signal.SIGKILL and len(left) == 1 and left[0].endswith(f".tmp.{process.pid}"):
+        return
     assert left == []
 
 
@@ -71,7 +74,7 @@ def test_killed_at_a_stage(kit, stage, number):
     else:
         assert process.returncode == 130, errors
         assert "Interrupted" in errors or "INTERRUPTED" in errors
-    assert_nothing_is_left(kit)
+    assert_nothing_is_left(kit, process, number)
 
 
 @pytest.mark.parametrize("tree", ["base", "sub"])
@@ -92,7 +95,7 @@ def test_killed_while_an_engine_hangs(kit, tree, number):
     process.send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode == (-number if number == signal.SIGKILL else 130)
-    assert_nothing_is_left(kit)
+    assert_nothing_is_left(kit, process, number)
 
 
 def test_a_score_that_was_there_is_whole_or_as_it_was(kit):
