@@ -114,6 +114,7 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
 enum cudaLaunchAttributeID {
     cudaLaunchAttributeIgnore = 0,
     cudaLaunchAttributeCooperative = 2,
+    cudaLaunchAttributeClusterDimension = 4,
     cudaLaunchAttributeProgrammaticStreamSerialization = 6,
     cudaLaunchAttributePriority = 8,
     cudaLaunchAttributePreferredSharedMemoryCarveout = 14
@@ -121,6 +122,9 @@ enum cudaLaunchAttributeID {
 union cudaLaunchAttributeValue {
     char pad[64];
     int cooperative;
+    struct {
+        unsigned x, y, z;
+    } clusterDim;
     int programmaticStreamSerializationAllowed;
     int priority;
     unsigned sharedMemCarveout;
@@ -162,6 +166,9 @@ static inline emulator_launch emulator_describe(const cudaLaunchConfig_t *config
             l.cooperative = a->val.cooperative != 0;
         else if (a->id == cudaLaunchAttributeProgrammaticStreamSerialization)
             l.programmatic = a->val.programmaticStreamSerializationAllowed != 0;
+        else if (a->id == cudaLaunchAttributeClusterDimension)
+            l.cluster = a->val.clusterDim.y == 1 && a->val.clusterDim.z == 1 ? a->val.clusterDim.x
+                                                                             : ~0u; /* refused */
     }
     return l;
 }

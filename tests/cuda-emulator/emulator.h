@@ -35,13 +35,29 @@ void emulator_named_barrier(int number, int threads, EMULATOR_PLACE);
 void emulator_dependency_wait(void);
 /* griddepcontrol.launch_dependents: the next launch but this one may begin. */
 void emulator_dependents_launch(void);
+/* Compute capability 9.0 or later (CUDA_EMULATOR_CC). */
+extern bool emulator_hopper;
 /* cp.async: the copy is made when its thread waits for its group, so that a wait that is missing or
- * too short shows. commit ends a group; wait is for all but the last `left` groups. */
+ * too short shows; of what is there as it is asked for, where that is before pdl_wait of a launch
+ * that began early. commit ends a group; wait is for all but the last `left` groups. */
 void emulator_copy_async(void *shared, const void *global, unsigned bytes);
 void emulator_copy_commit(void);
 void emulator_copy_wait(unsigned left);
-/* Lets the other threads of the block (of the grid, in a cooperative launch) go on: for loops that
- * wait for memory. Aborts where nothing else moves. */
+/* A barrier of one arrival (mbarrier) that counts bytes, in shared memory. expect arrives, once a
+ * turn. wait is for the end of turn `turn`, of which only the parity is known. */
+void emulator_bytes_init(uint64_t *barrier);
+void emulator_bytes_expect(uint64_t *barrier, unsigned bytes);
+void emulator_bytes_wait(uint64_t *barrier, unsigned turn);
+/* cp.async.bulk: like the above made when somebody waits for its barrier. A block that ends with
+ * copies under way aborts. */
+void emulator_bulk_copy(void *shared, const void *global, unsigned bytes, uint64_t *barrier);
+/* barrier.cluster, and st.async of 8 bytes to where block `rank` of the cluster has p, counted by
+ * its barrier, where they come when they are waited for. */
+void emulator_cluster_arrive(void);
+void emulator_cluster_wait(void);
+void emulator_cluster_send(void *p, const void *value, uint64_t *barrier, unsigned rank);
+/* Lets the other threads of the block (of all that are there, where blocks run together) go on: for
+ * loops that wait for memory. Aborts where nothing else moves. */
 void emulator_yield(void);
 /* All threads of all blocks of a cooperative launch. */
 void emulator_grid_barrier(EMULATOR_PLACE);
@@ -96,6 +112,7 @@ struct alignas(16) emulator_launch {
     dim3 grid, block;
     size_t shared;
     bool cooperative, programmatic;
+    unsigned cluster; /* blocks of one, in x; 0 and 1: none */
     void (*invoke)(const void *closure);
     const void *closure;
     size_t closure_bytes;

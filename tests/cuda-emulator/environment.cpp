@@ -40,6 +40,8 @@ static void read_failures(const char *text)
     }
 }
 
+bool emulator_hopper;
+
 static void read_environment(void)
 {
     runtime.read = true;
@@ -54,6 +56,7 @@ static void read_environment(void)
     char rest;
     if (cc != NULL && *cc && sscanf(cc, "%d.%d%c", &runtime.major, &runtime.minor, &rest) != 2)
         emulator_abort("CUDA_EMULATOR_CC is '%s', not MAJOR.MINOR", cc);
+    emulator_hopper = runtime.major >= 9;
     const char *order = getenv("CUDA_EMULATOR_ORDER");
     runtime.order = EMULATOR_FORWARD;
     if (order != NULL && strcmp(order, "reverse") == 0) {

@@ -19,8 +19,9 @@ enum { FIBER_STACK = 64 * 1024 };
 /* A copy that its thread has not waited for: which of its groups it is of. */
 struct copy_under_way {
     void *to;
-    const void *from;
+    const void *from; /* NULL: `taken` already */
     unsigned bytes, group;
+    unsigned char taken[16];
 };
 
 struct fiber {

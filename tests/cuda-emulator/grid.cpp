@@ -1,8 +1,10 @@
-/* Runs a grid: its blocks one after the other, or all at once where the launch is cooperative.
+/* Runs a grid: its blocks one after the other, those of a cluster at once, or all where the launch
+ * is cooperative.
  *
  * Where CUDA_EMULATOR_EARLY is set, a programmatic launch begins before the launches in front of it
  * end, as early as a device may let it: its first blocks run until each thread waits for those
- * launches (pdl_wait), and go on when they have ended. What a kernel reads too early shows. */
+ * launches (pdl_wait), and go on when they have ended. What a kernel reads too early shows. Other
+ * launches begin when all before them have ended, and let the next one begin early too. */
 #include "scheduler.h"
 
 #include "engine/compute/cpu/machine.h"
@@ -24,9 +26,10 @@ struct grid {
     size_t range_count, range_bytes;
     enum emulator_order order;
     uint64_t random;
-    uint64_t count, started, at, step; /* blocks, in the order in which they are run */
-    struct block *blocks;              /* the resident ones */
-    unsigned char *saved;              /* their shared memory */
+    uint64_t count, started; /* blocks */
+    uint64_t unit, at, step; /* blocks of a cluster; clusters, in the order in which they are run */
+    struct block *blocks;    /* the resident ones */
+    unsigned char *saved;    /* their shared memory */
     size_t resident, waited, unwaited;
     struct grid *next;
 };
@@ -123,10 +126,12 @@ static void check_shared(struct scheduler *s)
 static void block_begin(struct grid *g, struct block *b)
 {
     const struct emulator_launch *l = &g->launch;
-    const uint64_t plane = (uint64_t)l->grid.x * l->grid.y;
-    b->index.x = (unsigned)(g->at % l->grid.x);
-    b->index.y = (unsigned)(g->at % plane / l->grid.x);
-    b->index.z = (unsigned)(g->at / plane);
+    const uint64_t plane = (uint64_t)l->grid.x * l->grid.y, inside = g->started % g->unit;
+    const uint64_t number =
+        g->at * g->unit + (g->order == EMULATOR_REVERSE ? g->unit - 1 - inside : inside);
+    b->index.x = (unsigned)(number % l->grid.x);
+    b->index.y = (unsigned)(number % plane / l->grid.x);
+    b->index.z = (unsigned)(number / plane);
     b->threads = (int)(l->block.x * l->block.y * l->block.z);
     b->warps = (b->threads + LANES - 1) / LANES;
     b->live = b->threads;
@@ -144,9 +149,11 @@ static void block_begin(struct grid *g, struct block *b)
     for (int i = 0; i < NAMED_BARRIERS; i++)
         b->named[i].arrived = 0;
     memset(b->dependency, 0, (size_t)b->threads);
+    memset(b->cluster_turns, 0, (size_t)b->threads);
+    b->cluster_arrived = b->bulk_count = 0;
     b->lets_next = false;
-    g->at = (g->at + g->step) % g->count;
-    g->started++;
+    if (++g->started % g->unit == 0)
+        g->at = (g->at + g->step) % (g->count / g->unit);
 }
 
 static void grid_begin(struct grid *g, const struct emulator_launch *l, enum emulator_order order,
@@ -156,28 +163,20 @@ static void grid_begin(struct grid *g, const struct emulator_launch *l, enum emu
     g->order = order;
     g->random = s->random;
     g->count = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
+    g->unit = l->cluster > 1 ? l->cluster : 1;
     g->started = g->at = 0;
     g->step = 1;
+    const uint64_t clusters = g->count / g->unit;
     if (order == EMULATOR_REVERSE) {
-        g->step = g->at = g->count - 1;
+        g->step = g->at = clusters - 1;
     } else if (order == EMULATOR_SHUFFLE) {
-        g->at = emulator_random(s) % g->count;
+        g->at = emulator_random(s) % clusters;
         do
-            g->step = emulator_random(s) % g->count + 1;
-        while (greatest_common(g->step, g->count) != 1);
+            g->step = emulator_random(s) % clusters + 1;
+        while (greatest_common(g->step, clusters) != 1);
         g->random = s->random;
     }
     g->range_count = emulator_kernel_shared(l->kernel, &g->ranges, &g->range_bytes);
-}
-
-static void run_in_turn(struct scheduler *s, struct grid *g)
-{
-    while (g->started < g->count) {
-        block_begin(g, s->block);
-        poison_shared(s);
-        emulator_schedule(s);
-        check_shared(s);
-    }
 }
 
 /* Makes the next `count` blocks resident. */
@@ -230,8 +229,27 @@ static void resident_run(struct scheduler *s, struct grid *g)
 
 static void resident_end(struct grid *g)
 {
+    for (size_t i = 0; i < g->resident; i++)
+        free(g->blocks[i].bulk);
     free(g->blocks);
     free(g->saved);
+}
+
+/* The blocks that have not begun yet. */
+static void run_in_turn(struct scheduler *s, struct grid *g)
+{
+    while (g->started < g->count) {
+        if (g->unit > 1) {
+            resident_begin(s, g, g->unit);
+            resident_run(s, g);
+            resident_end(g);
+            continue;
+        }
+        block_begin(g, s->block);
+        poison_shared(s);
+        emulator_schedule(s);
+        check_shared(s);
+    }
 }
 
 /* ---- Launches that begin early ---- */
@@ -243,9 +261,9 @@ static void end_oldest(struct scheduler *s)
     pending_count--;
     grid_enter(s, g);
     resident_run(s, g);
+    resident_end(g);
     run_in_turn(s, g);
     grid_leave(s, g);
-    resident_end(g);
     free(g);
 }
 
@@ -279,7 +297,8 @@ static void begin_early(struct scheduler *s, const struct emulator_launch *l,
     static_assert(sizeof *g % 16 == 0, "a closure lies behind the grid");
     grid_begin(g, l, order, s);
     g->launch.closure = memcpy(g + 1, l->closure, l->closure_bytes);
-    const uint64_t some = EARLY_THREADS / threads ? EARLY_THREADS / threads : 1;
+    const uint64_t fit = EARLY_THREADS / threads / g->unit * g->unit;
+    const uint64_t some = fit > 0 ? fit : g->unit;
     grid_enter(s, g);
     resident_begin(s, g, g->count < some ? g->count : some);
     s->early = true;
@@ -304,7 +323,9 @@ void emulator_run(const struct emulator_launch *l, enum emulator_order order, ui
     struct scheduler *s = emulator_scheduler();
     if (s->seed != seed)
         s->random = s->seed = seed;
-    if (early > 0 && l->programmatic && !l->cooperative) {
+    if (early > 0 && !l->cooperative) {
+        if (!l->programmatic)
+            emulator_finish();
         begin_early(s, l, order);
         while (pending_count > early)
             end_oldest(s);

@@ -111,6 +111,9 @@ static cudaError_t launch_error(const struct emulator_launch *l)
     if (l->shared > shared_allowed(l->kernel) ||
         l->shared + emulator_kernel_own(l->kernel) > EMULATOR_SHARED_MOST)
         return cudaErrorInvalidValue;
+    if (l->cluster > 1 && (l->cluster > CLUSTER_MOST || l->grid.x % l->cluster != 0 ||
+                           runtime.major < 9 || l->cooperative))
+        return cudaErrorInvalidConfiguration;
     if (l->cooperative && blocks > occupancy(l->kernel, threads, l->shared) * MULTIPROCESSORS)
         return cudaErrorCooperativeLaunchTooLarge;
     return cudaSuccess;

@@ -266,6 +266,9 @@ static void thread_ended(struct scheduler *s)
                            warp->group[i].place.line);
     if (b->live == 0) {
         bool more = false;
+        if (b->bulk_count > 0)
+            emulator_abort("ends while %u copies into its block's shared memory are under way",
+                           b->bulk_count);
         for (size_t i = 0; i < s->resident; i++)
             more = more || s->blocks[i].live > 0;
         if (!more) {

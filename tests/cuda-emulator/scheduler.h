@@ -61,6 +61,15 @@ struct barrier {
     unsigned waiting[MOST_WARPS];
 };
 
+/* A bulk copy, or what a block of the cluster sent, that nobody has waited for. */
+struct bulk_under_way {
+    void *to;
+    const void *from; /* NULL: in `taken`, or `more`, already */
+    uint64_t *barrier;
+    unsigned bytes;
+    unsigned char taken[16], *more;
+};
+
 struct block {
     uint3 index;
     unsigned runnable_warps;
@@ -72,6 +81,10 @@ struct block {
     struct fiber *fiber[MOST_THREADS];
     struct place waits[MOST_THREADS];
     unsigned char dependency[MOST_THREADS];
+    struct bulk_under_way *bulk; /* in the order in which they were asked for */
+    unsigned bulk_count, bulk_room;
+    unsigned cluster_arrived; /* its threads, in all turns */
+    unsigned char cluster_turns[MOST_THREADS];
     bool lets_next;        /* a thread came to emulator_dependents_launch */
     unsigned char *shared; /* its shared memory while another block runs */
 };

@@ -78,6 +78,50 @@ static int tear_down(void **state)
     return cudaFree(device_words) == cudaSuccess ? 0 : -1;
 }
 
+/* f in a process of its own: it must abort, saying all of `words`. */
+static void must_abort(void (*f)(void), const char *const *words)
+{
+    int ends[2];
+    char text[4096];
+    size_t have = 0;
+    ssize_t n;
+    int status;
+    assert_int_equal(pipe(ends), 0);
+    fflush(NULL);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], 2);
+        close(ends[0]);
+        signal(SIGABRT, SIG_DFL);
+        f();
+        _exit(0);
+    }
+    close(ends[1]);
+    while (have < sizeof text - 1 && (n = read(ends[0], text + have, sizeof text - 1 - have)) > 0)
+        have += (size_t)n;
+    text[have] = 0;
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    for (; *words != NULL; words++)
+        if (strstr(text, *words) == NULL)
+            fail_msg("not said: '%s' in: %s", *words, text);
+    assert_false(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+#define MUST_ABORT(statement, ...)                                                                 \
+    do {                                                                                           \
+        const char *const words[] = {__VA_ARGS__, NULL};                                           \
+        must_abort([]() { statement; }, words);                                                    \
+    } while (0)
+
+template <typename... Arguments>
+static void run(void (*kernel)(uint32_t *, Arguments...), unsigned threads, size_t shared,
+                Arguments... arguments)
+{
+    launch(kernel, 2, threads, shared, NULL, device_words, arguments...);
+}
+
 /* ---- Indices ---- */
 
 static __global__ void where(uint32_t *out)
@@ -413,6 +457,216 @@ static void test_copies_arrive_when_waited_for(void **state)
     assert_int_equal(host_words[1131], ALL);
 }
 
+/* ---- Copies in bulk, and clusters ---- */
+
+static __global__ void bulk_copies(uint32_t *out, unsigned waits)
+{
+    __shared__ __align__(16) uint32_t words[2][16];
+    __shared__ uint64_t barriers[2];
+    const unsigned t = threadIdx.x;
+    if (t == 0)
+        for (int i = 0; i < 2; i++) {
+            emulator_bytes_init(&barriers[i]);
+            emulator_bytes_expect(&barriers[i], sizeof words[i]);
+            emulator_bulk_copy(words[i], out + 16 * i, 32, &barriers[i]);
+            emulator_bulk_copy(words[i] + 8, out + 16 * i + 8, 32, &barriers[i]);
+        }
+    __syncthreads();
+    if (waits > 0)
+        emulator_bytes_wait(&barriers[0], 0);
+    out[1000 + t] = words[0][t % 16];
+    out[1100 + t] = words[1][t % 16];
+    if (waits < 2)
+        return;
+    __syncthreads();
+    emulator_bytes_wait(&barriers[1], 0);
+    out[1200 + t] = words[1][t % 16];
+}
+
+/* Ten turns of three places; each turn is expected behind or in front of its copy. */
+static __global__ void bulk_turns(uint32_t *out)
+{
+    __shared__ __align__(16) uint32_t words[3][32];
+    __shared__ uint64_t barriers[3];
+    const unsigned t = threadIdx.x, turns = 10;
+    auto fetch = [&](unsigned turn) {
+        if (t != 31)
+            return;
+        uint64_t *barrier = &barriers[turn % 3];
+        if (turn % 2)
+            emulator_bytes_expect(barrier, 128);
+        emulator_bulk_copy(words[turn % 3], out + 32 * turn, 128, barrier);
+        if (turn % 2 == 0)
+            emulator_bytes_expect(barrier, 128);
+    };
+    out[t] = out[32 + t] = t;
+    for (unsigned i = 2; i < turns; i++)
+        out[32 * i + t] = t + i;
+    if (t < 3)
+        emulator_bytes_init(&barriers[t]);
+    __syncwarp();
+    for (unsigned i = 0; i < 3; i++)
+        fetch(i);
+    for (unsigned i = 0; i < turns; i++) {
+        emulator_bytes_wait(&barriers[i % 3], i / 3);
+        out[1000 + 32 * i + t] = words[i % 3][31 - t];
+        __syncwarp();
+        if (i + 3 < turns)
+            fetch(i + 3);
+    }
+}
+
+static void test_bulk_copies(void **state)
+{
+    (void)state;
+    for (const char *order : orders) {
+        set_order(order);
+        MUST_ABORT(run(bulk_copies, 32, 0, 0u), "kernel bulk_copies", "ends while 4 copies");
+        MUST_ABORT(run(bulk_copies, 32, 0, 1u), "ends while 2 copies");
+        compute(bulk_copies, 1, 32, 0, 2u);
+        for (int i = 0; i < 32; i++) {
+            assert_int_equal(host_words[1000 + i], 0);
+            assert_int_equal(host_words[1100 + i], ALL); /* not waited for yet */
+            assert_int_equal(host_words[1200 + i], 0);
+        }
+        compute(bulk_turns, 1, 32, 0);
+        for (unsigned i = 0; i < 10; i++)
+            for (unsigned t = 0; t < 32; t++)
+                assert_int_equal(host_words[1000 + 32 * i + t], 31 - t + (i > 1 ? i : 0));
+    }
+}
+
+enum bulk_fault {
+    BULK_NO_BARRIER,
+    BULK_TWICE,
+    BULK_SHORT,
+    BULK_OUTSIDE,
+    BULK_MISPLACED,
+    BULK_LATE
+};
+
+static __global__ void bad_bulk(uint32_t *out, unsigned fault)
+{
+    __shared__ __align__(16) uint32_t words[8];
+    __shared__ uint64_t barrier;
+    if (fault != BULK_NO_BARRIER)
+        emulator_bytes_init(&barrier);
+    emulator_bytes_expect(&barrier, 32);
+    if (fault == BULK_TWICE)
+        emulator_bytes_expect(&barrier, 32);
+    else if (fault == BULK_OUTSIDE)
+        emulator_bulk_copy(words + 4, out, 32, &barrier);
+    else if (fault == BULK_MISPLACED)
+        emulator_bulk_copy(words, out + 1, 32, &barrier);
+    else
+        emulator_bulk_copy(words, out, fault == BULK_SHORT ? 16 : 32, &barrier);
+    emulator_bytes_wait(&barrier, fault == BULK_LATE ? 1 : 0);
+    if (fault == BULK_LATE) { /* there was nothing to wait for then: now it is of the next turn */
+        emulator_bytes_wait(&barrier, 0);
+        emulator_bytes_wait(&barrier, 1);
+    }
+}
+
+static void test_bad_bulk_copies_abort(void **state)
+{
+    (void)state;
+    MUST_ABORT(run(bad_bulk, 1, 0, (unsigned)BULK_NO_BARRIER), "kernel bad_bulk", "has set up");
+    MUST_ABORT(run(bad_bulk, 1, 0, (unsigned)BULK_TWICE), "a second time in turn 0");
+    MUST_ABORT(run(bad_bulk, 1, 0, (unsigned)BULK_SHORT), "a loop waits for ever");
+    MUST_ABORT(run(bad_bulk, 1, 0, (unsigned)BULK_OUTSIDE), "not within shared memory");
+    MUST_ABORT(run(bad_bulk, 1, 0, (unsigned)BULK_MISPLACED), "not aligned");
+    MUST_ABORT(run(bad_bulk, 1, 0, (unsigned)BULK_LATE), "a loop waits for ever");
+    setenv("CUDA_EMULATOR_CC", "8.0", 1);
+    emulator_reset();
+    MUST_ABORT(run(bulk_copies, 32, 0, 2u), "before compute capability 9.0");
+}
+
+enum { CLUSTER = 4 };
+
+/* Each block sends its number to the first of its cluster, twice a thread, which writes the sums.
+ */
+static __global__ void cluster_sums(uint32_t *out, unsigned fault)
+{
+    extern __shared__ __align__(16) uint32_t dynamic_words[]; /* [CLUSTER][64] */
+    __shared__ uint64_t barrier;
+    const unsigned t = threadIdx.x, rank = blockIdx.x % CLUSTER;
+    if (t == 0)
+        emulator_bytes_init(&barrier);
+    __syncwarp();
+    if (fault != 1) {
+        emulator_cluster_arrive();
+        if (fault != 2)
+            emulator_cluster_wait();
+    }
+    emulator_dependency_wait();
+    const uint32_t pair[2] = {blockIdx.x, t};
+    if (fault != 4 || rank != 0)
+        emulator_cluster_send(dynamic_words + 64 * rank + 2 * t, pair, &barrier,
+                              fault == 3 ? CLUSTER : 0);
+    if (rank != 0 || fault == 4)
+        return;
+    if (t == 7)
+        emulator_bytes_expect(&barrier, CLUSTER * 32 * 8);
+    emulator_bytes_wait(&barrier, 0);
+    uint32_t sum = 0;
+    for (int i = 0; i < CLUSTER; i++)
+        sum += dynamic_words[64 * i + 2 * t] << 16 | dynamic_words[64 * i + 2 * t + 1];
+    const unsigned cluster = (blockIdx.x + gridDim.x * blockIdx.y) / CLUSTER;
+    out[32 * cluster + t] = sum;
+}
+
+static cudaError_t launch_clusters(unsigned blocks, unsigned cluster, unsigned fault)
+{
+    cudaLaunchConfig_t c = {};
+    cudaLaunchAttribute attributes[2] = {};
+    c.gridDim = dim3(blocks, 3);
+    c.blockDim = 32;
+    c.dynamicSmemBytes = CLUSTER * 64 * 4;
+    c.attrs = attributes;
+    c.numAttrs = 2;
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {cluster, 1, 1};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    return cudaLaunchKernelEx(&c, cluster_sums, device_words, fault);
+}
+
+static void test_clusters(void **state)
+{
+    (void)state;
+    for (const char *order : orders)
+        for (unsigned early = 0; early < 2; early++)
+            for (unsigned blocks = CLUSTER; blocks < 130; blocks += 60) {
+                setenv("CUDA_EMULATOR_EARLY", early ? "1" : "0", 1);
+                set_order(order);
+                assert_int_equal(cudaMemset(device_words, 0, sizeof host_words), cudaSuccess);
+                assert_int_equal(launch_clusters(blocks, CLUSTER, 0), cudaSuccess);
+                assert_int_equal(
+                    cudaMemcpy(host_words, device_words, sizeof host_words, cudaMemcpyDeviceToHost),
+                    cudaSuccess);
+                for (unsigned i = 0; i < 3 * blocks / CLUSTER; i++)
+                    for (unsigned t = 0; t < 32; t++)
+                        assert_int_equal(host_words[32 * i + t],
+                                         (4 * (i % (blocks / CLUSTER) * CLUSTER) + 6) << 16 |
+                                             4 * t);
+            }
+    forget_environment();
+    for (const char *order : orders) {
+        set_order(order);
+        MUST_ABORT(launch_clusters(CLUSTER, CLUSTER, 1), "kernel cluster_sums", "not have begun");
+        MUST_ABORT(launch_clusters(CLUSTER, CLUSTER, 3), "to block 4 of a cluster of 4");
+    }
+    set_order("reverse");
+    MUST_ABORT(launch_clusters(CLUSTER, CLUSTER, 2), "not have begun");
+    MUST_ABORT(launch_clusters(CLUSTER, CLUSTER, 4), "which has ended");
+    assert_int_equal(launch_clusters(CLUSTER + 1, CLUSTER, 0), cudaErrorInvalidConfiguration);
+    assert_int_equal(launch_clusters(9, 9, 0), cudaErrorInvalidConfiguration);
+    setenv("CUDA_EMULATOR_CC", "8.0", 1);
+    emulator_reset();
+    assert_int_equal(launch_clusters(CLUSTER, CLUSTER, 0), cudaErrorInvalidConfiguration);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
+}
+
 /* ---- Grids ---- */
 
 enum { LINK_THREADS = 128, LINK_BLOCKS = 80 };
@@ -505,6 +759,60 @@ static void test_early_launches(void **state)
         }
     }
     assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+/* out[0..3]: from[0..3], asked for before the wait by cp.async, in bulk, or behind it. */
+static __global__ void early_copies(uint32_t *out, const uint32_t *from, unsigned how)
+{
+    __shared__ __align__(16) uint32_t words[4];
+    __shared__ uint64_t barrier;
+    emulator_bytes_init(&barrier);
+    if (how == 2)
+        emulator_dependency_wait();
+    if (how == 0) {
+        emulator_copy_async(words, from, 16);
+        emulator_copy_commit();
+    } else {
+        emulator_bytes_expect(&barrier, 16);
+        emulator_bulk_copy(words, from, 16, &barrier);
+    }
+    if (how != 2)
+        emulator_dependency_wait();
+    if (how == 0)
+        emulator_copy_wait(0);
+    else
+        emulator_bytes_wait(&barrier, 0);
+    memcpy(out, words, 16);
+}
+
+/* What is copied too early shows too, and behind launches that are not programmatic. */
+static void test_early_copies(void **state)
+{
+    (void)state;
+    cudaLaunchConfig_t c = {};
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    c.gridDim = c.blockDim = 1;
+    c.attrs = &attribute;
+    c.numAttrs = 1;
+    for (const char *early : {"0", "1", "2"}) {
+        setenv("CUDA_EMULATOR_EARLY", early, 1);
+        emulator_reset();
+        for (unsigned how = 0; how < 3; how++) {
+            assert_int_equal(cudaMemset(device_words, 0, sizeof host_words), cudaSuccess);
+            assert_int_equal(launch(chain_link, 1, LINK_THREADS, 0, NULL, device_words + 1024,
+                                    device_words, false, false),
+                             cudaSuccess);
+            assert_int_equal(cudaLaunchKernelEx(&c, early_copies, device_words,
+                                                (const uint32_t *)device_words + 1024, how),
+                             cudaSuccess);
+            get_words();
+            for (int i = 0; i < 4; i++)
+                assert_int_equal(host_words[i], how == 2 || *early == '0');
+            assert_int_equal(host_words[1024], 1);
+        }
+    }
 }
 
 static __global__ void grid_work(uint32_t *out)
@@ -766,50 +1074,6 @@ static __global__ void traps(uint32_t *out)
 {
     if (out != NULL && threadIdx.x == 2)
         __trap();
-}
-
-/* f in a process of its own: it must abort, saying all of `words`. */
-static void must_abort(void (*f)(void), const char *const *words)
-{
-    int ends[2];
-    char text[4096];
-    size_t have = 0;
-    ssize_t n;
-    int status;
-    assert_int_equal(pipe(ends), 0);
-    fflush(NULL);
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        dup2(ends[1], 2);
-        close(ends[0]);
-        signal(SIGABRT, SIG_DFL);
-        f();
-        _exit(0);
-    }
-    close(ends[1]);
-    while (have < sizeof text - 1 && (n = read(ends[0], text + have, sizeof text - 1 - have)) > 0)
-        have += (size_t)n;
-    text[have] = 0;
-    close(ends[0]);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    for (; *words != NULL; words++)
-        if (strstr(text, *words) == NULL)
-            fail_msg("not said: '%s' in: %s", *words, text);
-    assert_false(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
-#define MUST_ABORT(statement, ...)                                                                 \
-    do {                                                                                           \
-        const char *const words[] = {__VA_ARGS__, NULL};                                           \
-        must_abort([]() { statement; }, words);                                                    \
-    } while (0)
-
-template <typename... Arguments>
-static void run(void (*kernel)(uint32_t *, Arguments...), unsigned threads, size_t shared,
-                Arguments... arguments)
-{
-    launch(kernel, 2, threads, shared, NULL, device_words, arguments...);
 }
 
 static void test_bad_kernels_abort(void **state)
@@ -1086,7 +1350,9 @@ int main(void)
         TEST(test_blocks),         TEST(test_poison),
         TEST(test_atomics),        TEST(test_named_barriers),
         TEST(test_cooperative),    TEST(test_copies_arrive_when_waited_for),
-        TEST(test_early_launches), TEST(test_arithmetic),
+        TEST(test_early_launches), TEST(test_early_copies),
+        TEST(test_bulk_copies),    TEST(test_bad_bulk_copies_abort),
+        TEST(test_clusters),       TEST(test_arithmetic),
         TEST(test_races_show),     TEST(test_bad_kernels_abort),
         TEST(test_memory),         TEST(test_graphs),
         TEST(test_launch_limits),  TEST(test_failures),

@@ -354,7 +354,12 @@ void emulator_copy_async(void *shared, const void *global, unsigned bytes)
         f->copies = more;
         f->copy_room = room;
     }
-    f->copies[f->copy_count++] = {shared, global, bytes, f->group};
+    struct copy_under_way *c = &f->copies[f->copy_count++];
+    *c = {shared, global, bytes, f->group, {}};
+    if (emulator_current->early) {
+        memcpy(c->taken, global, bytes);
+        c->from = NULL;
+    }
 }
 
 void emulator_copy_commit(void)
@@ -369,7 +374,7 @@ void emulator_copy_wait(unsigned left)
     for (unsigned i = 0; i < f->copy_count; i++) {
         const struct copy_under_way *c = &f->copies[i];
         if (c->group + left < f->group)
-            memcpy(c->to, c->from, c->bytes);
+            memcpy(c->to, c->from ? c->from : c->taken, c->bytes);
         else
             f->copies[kept++] = *c;
     }

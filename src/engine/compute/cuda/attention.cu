@@ -698,13 +698,11 @@ size_t cuda_attend_scratch(int heads, int kv_heads, int head_dim, int rows, int 
     return partial > many ? partial : many;
 }
 
-#ifndef CUDA_EMULATED
 static bool attend_clusters_wanted(void)
 {
     const char *asked = getenv("MLXFAST_CUDA_CLUSTERS");
     return asked == NULL || strcmp(asked, "0") != 0;
 }
-#endif
 
 void cuda_attend(const struct cuda_launch *l, const struct cuda_attend *c)
 {
@@ -734,12 +732,10 @@ void cuda_attend(const struct cuda_launch *l, const struct cuda_attend *c)
     size_t shared = attend_bytes(f);
     const size_t gathered =
         (size_t)a.slots * (size_t)attend_record(f->queries, f->groups) * sizeof(float);
-#ifndef CUDA_EMULATED
     static const bool wanted = attend_clusters_wanted();
     a.clustered = wanted && !many && l->device->major >= 9 && a.slots > 1 &&
                   a.slots <= ATTEND_CLUSTER &&
                   shared + gathered + ATTEND_STATIC <= l->device->shared_most;
-#endif
     shared += a.clustered ? gathered : 0;
     const dim3 all((unsigned)(a.kv_heads * a.groups));
     const dim3 few((unsigned)a.slots, (unsigned)a.groups, (unsigned)a.kv_heads);

@@ -23,8 +23,8 @@ static inline cudaError_t cuda_launch_prepare(const void *kernel, size_t shared)
 }
 
 /* How a kernel lies on the device. shared: bytes of dynamic shared memory. cluster: thread blocks
- * that run together, neighbours in x; above 1 from compute capability 9.0 on, not emulated.
- * together: all blocks are there at once, or the launch fails. */
+ * that run together, neighbours in x; above 1 from compute capability 9.0 on. together: all blocks
+ * are there at once, or the launch fails. */
 struct cuda_grid {
     dim3 grid, block;
     size_t shared;
@@ -57,14 +57,12 @@ static inline void cuda_launch_grid(const struct cuda_launch *l, const char *nam
         attribute[config.numAttrs].id = cudaLaunchAttributeCooperative;
         attribute[config.numAttrs++].val.cooperative = 1;
     }
-#ifndef CUDA_EMULATED
     if (g->cluster > 1) {
         attribute[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
         attribute[config.numAttrs].val.clusterDim.x = g->cluster;
         attribute[config.numAttrs].val.clusterDim.y = 1;
         attribute[config.numAttrs++].val.clusterDim.z = 1;
     }
-#endif
     ++*l->kernels;
     cuda_ok(l->fault, cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...),
             name);

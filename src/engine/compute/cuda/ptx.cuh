@@ -13,8 +13,10 @@
 #define CUDA_CALLED __noinline__
 #endif
 
+/* Whether bulk copies, clusters and programmatic launches are there; in emulated builds a variable,
+ * which the preprocessor takes for 0. */
 #ifdef CUDA_EMULATED
-#define PTX_HOPPER 0
+#define PTX_HOPPER emulator_hopper
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define PTX_HOPPER 1
 #else
@@ -117,7 +119,7 @@ static __device__ __forceinline__ int value_wait(const int *p)
 }
 
 /* A barrier in shared memory that counts bytes, for what follows: by one thread, before anyone
- * waits. From compute capability 9.0 on; not emulated. */
+ * waits. From compute capability 9.0 on. */
 static __device__ __forceinline__ void bytes_barrier_init(uint64_t *barrier)
 {
 #if PTX_HOPPER
@@ -126,6 +128,9 @@ static __device__ __forceinline__ void bytes_barrier_init(uint64_t *barrier)
                  :
                  : "r"((unsigned)__cvta_generic_to_shared(barrier))
                  : "memory");
+#elif defined(CUDA_EMULATED)
+    if (PTX_HOPPER)
+        emulator_bytes_init(barrier);
 #else
     (void)barrier;
 #endif
@@ -139,13 +144,15 @@ static __device__ __forceinline__ void bytes_barrier_expect(uint64_t *barrier, u
                  :
                  : "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(bytes)
                  : "memory");
+#elif defined(CUDA_EMULATED)
+    emulator_bytes_expect(barrier, bytes);
 #else
     (void)barrier;
     (void)bytes;
 #endif
 }
 
-/* ---- Clusters (launch.cuh), from compute capability 9.0 on; not emulated ----
+/* ---- Clusters (launch.cuh), from compute capability 9.0 on ----
  *
  * A block gathers what the blocks of its cluster send into its shared memory: each sends some
  * pairs, which count themselves in at the gatherer's barrier (bytes_barrier_init, as the kernel
@@ -157,6 +164,8 @@ static __device__ __forceinline__ void cluster_begin(void)
 {
 #if PTX_HOPPER
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#elif defined(CUDA_EMULATED)
+    emulator_cluster_arrive();
 #endif
 }
 
@@ -164,6 +173,8 @@ static __device__ __forceinline__ void cluster_begun(void)
 {
 #if PTX_HOPPER
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#elif defined(CUDA_EMULATED)
+    emulator_cluster_wait();
 #endif
 }
 
@@ -183,6 +194,9 @@ static __device__ __forceinline__ void cluster_send(float *p, float a, float b, 
                  : "r"((unsigned)__cvta_generic_to_shared(p)),
                    "r"((unsigned)__cvta_generic_to_shared(barrier)), "f"(a), "f"(b), "r"(rank)
                  : "memory");
+#elif defined(CUDA_EMULATED)
+    const float pair[2] = {a, b};
+    emulator_cluster_send(p, pair, barrier, rank);
 #else
     (void)barrier;
     (void)rank;
@@ -206,6 +220,8 @@ static __device__ __forceinline__ void cluster_gather_wait(uint64_t *barrier)
                      : "r"((unsigned)__cvta_generic_to_shared(barrier))
                      : "memory");
     while (!done);
+#elif defined(CUDA_EMULATED)
+    emulator_bytes_wait(barrier, 0);
 #else
     (void)barrier;
 #endif
@@ -335,7 +351,7 @@ template <int left> static __device__ __forceinline__ void copy_wait(void)
 #endif
 }
 
-/* ---- Bulk copies, from compute capability 9.0 on; not emulated ----
+/* ---- Bulk copies, from compute capability 9.0 on ----
  *
  * They go past the threads' own path to memory, which loads and stores of a block share. A barrier
  * (bytes_barrier_init; of each turn first what it expects) counts the bytes that have come. */
@@ -361,6 +377,8 @@ static __device__ __forceinline__ void bulk_copy(void *shared, const void *globa
                  : "r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global), "r"(bytes),
                    "r"((unsigned)__cvta_generic_to_shared(barrier)), "l"(stream_policy())
                  : "memory");
+#elif defined(CUDA_EMULATED)
+    emulator_bulk_copy(shared, global, bytes, barrier);
 #else
     (void)shared;
     (void)global;
@@ -384,6 +402,8 @@ static __device__ __forceinline__ void bulk_wait(uint64_t *barrier, unsigned tur
                      : "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(turn & 1)
                      : "memory");
     while (!done);
+#elif defined(CUDA_EMULATED)
+    emulator_bytes_wait(barrier, turn);
 #else
     (void)barrier;
     (void)turn;
