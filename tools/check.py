@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "check"
 JOBS = str(os.cpu_count() or 2)
+WORKERS = str((os.cpu_count() or 2) * 3 // 2)  # of pytest: a test of programs waits for a third of its time
 LONGEST = ["test_blocks", "test_speculate", "test_stats_simulation", "test_laguna", "test_evidence", "test_session_blocks",
            "test_kernels"]
 passed = failed = skipped = 0
@@ -72,12 +73,11 @@ def built(name, code, text, seconds):
 def build_beside(cancelled):
     """The builds of the later stages, {name: run()'s answer}; an end of the whole stops after the build
     that is being made."""
-    half = str(max(1, int(JOBS) // 2))
     answers = {}
 
     def make(name, *arguments):
         if not cancelled.is_set():
-            answers[name] = run(name, ["nice", "-n", "19", "make", "-j", half, *arguments])
+            answers[name] = run(name, ["nice", "-n", "19", "make", "-j", JOBS, *arguments])
 
     make("build-sanitizers", "SAN=1", "all", "tests", "engines")
     if shutil.which("g++"):
@@ -128,7 +128,7 @@ def cmocka(name, folder, prefix=(), env=None, only=None):
 
 
 def pytest(name, arguments, env=None):
-    code, text, seconds = run(name, ["/usr/bin/python3", "-m", "pytest", "-q", "-rs", "-n", JOBS, "--dist",
+    code, text, seconds = run(name, ["/usr/bin/python3", "-m", "pytest", "-q", "-rs", "-n", WORKERS, "--dist",
                                      "loadgroup", "-p", "no:cacheprovider", *arguments], env)
     last = text.strip().splitlines()[-1] if text.strip() else ""
     count = lambda word: sum(int(n) for n in re.findall(rf"(\d+) {word}", last))
@@ -161,7 +161,8 @@ def cuda_emulated(builds):
         return say("skip emulated CUDA: g++ is not installed")
     if built("build-cuda-emulated", *builds["build-cuda-emulated"]):
         cmocka("cuda-emulator", ROOT / "build" / "cuda-emulated")
-        pytest("cuda-emulated", ["tests/cli/test_cuda_bits.py", "tests/cli/test_cuda_loading.py"],
+        pytest("cuda-emulated", ["tests/cli/test_cuda_bits.py", "tests/cli/test_cuda_loading.py",
+                                 "tests/cli/test_cuda_bench.py"],
                {"BUILD": str(ROOT / "build" / "cuda-emulated")})
 
 

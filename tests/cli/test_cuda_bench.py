@@ -8,6 +8,8 @@ import pytest
 
 from conftest import said
 
+pytestmark = pytest.mark.xdist_group("cuda-bench")  # the runs are made once
+
 
 @pytest.fixture(scope="module")
 def answers(build, nano):
@@ -71,7 +73,7 @@ def test_a_timeline_of_the_steps(answers):
     assert [s["into_layer_seconds"] for s in steps] == sorted(s["into_layer_seconds"] for s in steps)
     step = {(s["from"], s["to"]): s for s in steps}
     chain = ["projections are there", "heads normed and rotated", "scores", "values summed",
-             "chunks are there for a kernel of their own"]
+             "chunks put together"]
     for at, to in zip(chain, chain[1:]):
         s = step[f"attention: {at}", f"attention: {to}"]
         assert s["times"] == 2 * 8
