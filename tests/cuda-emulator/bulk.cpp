@@ -110,13 +110,19 @@ static void put_under_way(struct block *to, void *p, const void *from, unsigned 
 void emulator_bulk_copy(void *shared, const void *global, unsigned bytes, uint64_t *barrier)
 {
     struct scheduler *s = running("cp.async.bulk");
-    (void)barrier_of(s, barrier, "cp.async.bulk");
+    struct bytes_barrier b = barrier_of(s, barrier, "cp.async.bulk");
     if (((uintptr_t)shared | (uintptr_t)global | bytes) % 16 != 0 || bytes == 0)
         emulator_abort("cp.async.bulk of %u bytes from %p to %p: not aligned", bytes, global,
                        shared);
     if (!is_shared(s, shared, bytes))
         emulator_abort("cp.async.bulk of %u bytes to %p: not within shared memory", bytes, shared);
-    put_under_way(s->block, shared, global, bytes, barrier, s->early);
+    if (!emulator_copies_early) {
+        put_under_way(s->block, shared, global, bytes, barrier, s->early);
+        return;
+    }
+    memcpy(shared, global, bytes);
+    b.bytes -= (int32_t)bytes;
+    barrier_put(s, barrier, b);
 }
 
 /* Makes the copies of the running block that `barrier` counts; false: there were none. */

@@ -39,7 +39,8 @@ void emulator_dependents_launch(void);
 extern bool emulator_hopper;
 /* cp.async: the copy is made when its thread waits for its group, so that a wait that is missing or
  * too short shows; of what is there as it is asked for, where that is before pdl_wait of a launch
- * that began early. commit ends a group; wait is for all but the last `left` groups. */
+ * that began early. With CUDA_EMULATOR_COPIES=early it is made at once, so that it shows where its
+ * place is still read. commit ends a group; wait is for all but the last `left` groups. */
 void emulator_copy_async(void *shared, const void *global, unsigned bytes);
 void emulator_copy_commit(void);
 void emulator_copy_wait(unsigned left);

@@ -40,7 +40,7 @@ static void read_failures(const char *text)
     }
 }
 
-bool emulator_hopper;
+bool emulator_hopper, emulator_copies_early;
 
 static void read_environment(void)
 {
@@ -57,6 +57,10 @@ static void read_environment(void)
     if (cc != NULL && *cc && sscanf(cc, "%d.%d%c", &runtime.major, &runtime.minor, &rest) != 2)
         emulator_abort("CUDA_EMULATOR_CC is '%s', not MAJOR.MINOR", cc);
     emulator_hopper = runtime.major >= 9;
+    const char *copies = getenv("CUDA_EMULATOR_COPIES");
+    if (copies != NULL && *copies && strcmp(copies, "early") != 0 && strcmp(copies, "late") != 0)
+        emulator_abort("CUDA_EMULATOR_COPIES is '%s', not early or late", copies);
+    emulator_copies_early = copies != NULL && strcmp(copies, "early") == 0;
     const char *order = getenv("CUDA_EMULATOR_ORDER");
     runtime.order = EMULATOR_FORWARD;
     if (order != NULL && strcmp(order, "reverse") == 0) {

@@ -115,6 +115,7 @@ struct scheduler {
 };
 
 extern __thread struct scheduler *emulator_current;
+extern bool emulator_copies_early;
 
 /* Other threads run until this one is runnable and its turn comes. */
 void emulator_wait(struct scheduler *s, enum operation op, const char *file, int line);

@@ -54,7 +54,7 @@ static void compute(void (*kernel)(uint32_t *, Arguments...), dim3 grid, dim3 bl
 
 static void forget_environment(void)
 {
-    const char *const names[] = {"FAIL", "MEMORY", "DEVICES", "DRIVER", "CC", "EARLY"};
+    const char *const names[] = {"FAIL", "MEMORY", "DEVICES", "DRIVER", "CC", "EARLY", "COPIES"};
     for (const char *name : names) {
         char whole[64];
         snprintf(whole, sizeof whole, "CUDA_EMULATOR_%s", name);
@@ -455,6 +455,11 @@ static void test_copies_arrive_when_waited_for(void **state)
     compute(copies, 1, 32, 0, 2u);
     assert_int_equal(host_words[1000], ALL);
     assert_int_equal(host_words[1131], ALL);
+    setenv("CUDA_EMULATOR_COPIES", "early", 1);
+    emulator_reset();
+    compute(copies, 1, 32, 0, 2u);
+    assert_int_equal(host_words[1000], 0);
+    assert_int_equal(host_words[1131], 0);
 }
 
 /* ---- Copies in bulk, and clusters ---- */
@@ -481,6 +486,34 @@ static __global__ void bulk_copies(uint32_t *out, unsigned waits)
     __syncthreads();
     emulator_bytes_wait(&barriers[1], 0);
     out[1200 + t] = words[1][t % 16];
+}
+
+/* A place is filled again before all lanes have read it. */
+static __global__ void bulk_careless(uint32_t *out)
+{
+    __shared__ __align__(16) uint32_t words[32];
+    __shared__ uint64_t barrier;
+    const unsigned t = threadIdx.x;
+    out[t] = t;
+    out[32 + t] = 100 + t;
+    if (t == 0)
+        emulator_bytes_init(&barrier);
+    auto fetch = [&](unsigned turn) {
+        if (t != 31)
+            return;
+        emulator_bytes_expect(&barrier, 128);
+        emulator_bulk_copy(words, out + 32 * turn, 128, &barrier);
+    };
+    __syncwarp();
+    fetch(0);
+    __syncwarp();
+    emulator_bytes_wait(&barrier, 0);
+    __syncwarp();
+    out[1000 + t] = words[t];
+    fetch(1);
+    __syncwarp();
+    emulator_bytes_wait(&barrier, 1);
+    out[1064 + t] = words[t];
 }
 
 /* Ten turns of three places; each turn is expected behind or in front of its copy. */
@@ -529,11 +562,29 @@ static void test_bulk_copies(void **state)
             assert_int_equal(host_words[1100 + i], ALL); /* not waited for yet */
             assert_int_equal(host_words[1200 + i], 0);
         }
-        compute(bulk_turns, 1, 32, 0);
-        for (unsigned i = 0; i < 10; i++)
-            for (unsigned t = 0; t < 32; t++)
-                assert_int_equal(host_words[1000 + 32 * i + t], 31 - t + (i > 1 ? i : 0));
+        for (const char *copies : {"early", "late"}) {
+            setenv("CUDA_EMULATOR_COPIES", copies, 1);
+            emulator_reset();
+            compute(bulk_turns, 1, 32, 0);
+            for (unsigned i = 0; i < 10; i++)
+                for (unsigned t = 0; t < 32; t++)
+                    assert_int_equal(host_words[1000 + 32 * i + t], 31 - t + (i > 1 ? i : 0));
+        }
     }
+    set_order("reverse"); /* lane 31 first */
+    for (const char *copies : {"late", "early"}) {
+        setenv("CUDA_EMULATOR_COPIES", copies, 1);
+        emulator_reset();
+        compute(bulk_careless, 1, 32, 0);
+        for (unsigned t = 0; t < 32; t++) {
+            const bool late_to_read = t > 0 && t < 31; /* 0 comes last, and goes on */
+            assert_int_equal(host_words[1000 + t], (*copies == 'e' && late_to_read ? 100 : 0) + t);
+            assert_int_equal(host_words[1064 + t], 100 + t);
+        }
+    }
+    compute(bulk_copies, 1, 32, 0, 0u);
+    assert_int_equal(host_words[1000], 0);
+    assert_int_equal(host_words[1131], 0);
 }
 
 enum bulk_fault {

@@ -345,6 +345,10 @@ void emulator_copy_async(void *shared, const void *global, unsigned bytes)
     if ((bytes != 4 && bytes != 8 && bytes != 16) ||
         ((uintptr_t)shared | (uintptr_t)global) % bytes != 0)
         emulator_abort("cp.async of %u bytes from %p to %p: not aligned", bytes, global, shared);
+    if (emulator_copies_early) {
+        memcpy(shared, global, bytes);
+        return;
+    }
     if (f->copy_count == f->copy_room) {
         const unsigned room = f->copy_room ? 2 * f->copy_room : 16;
         struct copy_under_way *more =

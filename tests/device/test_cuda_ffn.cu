@@ -3,6 +3,7 @@
  *
  *     test_cuda_ffn              the checks; exit 1 on a difference
  *     test_cuda_ffn --few        fewer of them (the emulator)
+ *     test_cuda_ffn --moe        fewer yet, of moe.cu's shapes
  *     test_cuda_ffn --time       on a GPU: the shapes of Laguna XS 2.1, microseconds and GB/s
  */
 #include "engine/compute/cuda/experts_route.cuh"
@@ -484,7 +485,8 @@ static void check_shape(const struct shape *s, const int *rows, int count)
     block_free(s, &block);
 }
 
-static void check_all(bool few)
+/* few: fewer rows; moe: of moe.cu, and few of them. */
+static void check_all(bool few, bool moe)
 {
     static const struct shape small[] = {
         {"top 1 of 4", 64, 32, 4, 1, WEIGHT_NVFP4, SHARED_INSIDE, true, ODD_NOTHING},
@@ -528,16 +530,19 @@ static void check_all(bool few)
     static const int wide_rows[] = {1, 9, 17};
     static const int rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 33, 64};
     static const int few_rows[] = {1, 2, 3, 5, 9, 16, 17, 33};
-    static const int real_rows[] = {1, 2, 3, 4}, few_real[] = {1, 2, 4, 5};
+    static const int real_rows[] = {1, 2, 3, 4}, few_real[] = {4, 5}; /* 1 and 2: below */
     enum { ROWS = sizeof rows / sizeof *rows, REAL = sizeof real / sizeof *real };
-    check_shape(&wide, wide_rows, sizeof wide_rows / sizeof *wide_rows);
-    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
+    if (!moe)
+        check_shape(&wide, wide_rows, sizeof wide_rows / sizeof *wide_rows);
+    for (size_t i = 0; i < sizeof small / sizeof *small && !moe; i++) {
         if (few)
             check_shape(&small[i], few_rows, sizeof few_rows / sizeof *few_rows);
         else
             check_shape(&small[i], rows, ROWS);
     }
-    if (few)
+    if (moe)
+        check_shape(&real[0], real_rows, 2);
+    else if (few)
         check_shape(&real[0], few_real, sizeof few_real / sizeof *few_real);
     else
         check_shape(&real[0], rows, ROWS);
@@ -545,7 +550,7 @@ static void check_all(bool few)
     const int all = device.multiprocessors;
     for (size_t i = 1; i < REAL; i++) {
         device.multiprocessors = i == 2 ? all * 3 / 5 : i == 3 ? all * 3 / 10 : all;
-        check_shape(&real[i], real_rows, !few ? 4 : i == 2 || i == 3 ? 2 : 1);
+        check_shape(&real[i], real_rows, !few && !moe ? 4 : i == 2 || i == 3 ? 2 : 1);
     }
     device.multiprocessors = all;
 }
@@ -886,6 +891,7 @@ int main(int argc, char **argv)
     struct error err = {};
     const bool timing = argc > 1 && strcmp(argv[1], "--time") == 0;
     const bool few = argc > 1 && strcmp(argv[1], "--few") == 0;
+    const bool moe = argc > 1 && strcmp(argv[1], "--moe") == 0;
     if (!cuda_device_open(&device, &err)) {
         printf("%s: %s\n", err.name, err.message);
         return 1;
@@ -895,7 +901,7 @@ int main(int argc, char **argv)
         time_all();
         return 0;
     }
-    check_all(few);
+    check_all(few, moe);
     printf("%d checks, %d failures\n", checks, failures);
     return failures == 0 ? 0 : 1;
 }
